@@ -1,0 +1,80 @@
+"""Attention: reading and writing a square window of an image (a spatial transformer).
+
+Windows are axis-aligned, so bilinear interpolation separates into two matrix products, one per
+axis: no gather, no scatter, the same result on every device. The functions take NumPy and JAX
+arrays alike and use only operators that both have.
+
+Convention:
+    * Images are (height, width, channels); x runs to the right, y runs down.
+    * Along each axis the image spans -1 to 1, with pixel centres at (2i + 1)/n - 1.
+    * A pose is (s, tx, ty): the window's side relative to the image's shorter side, and its
+      centre. Windows are square in pixels on any image.
+    * Outside the image (reading) and outside the window (writing) everything is zero.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+Array = Any  # a NumPy or a JAX array
+
+
+def read(
+    x: Float[Array, "height width channels"], pose: Float[Array, "3"], side: int
+) -> Float[Array, "side side channels"]:
+    """x_att: the content of the window `pose` of the image `x`, sampled at side x side points."""
+    height, width, _ = x.shape
+    s, tx, ty = pose
+    weights_y = _read_weights(s * min(height, width) / height, ty, side, height)
+    weights_x = _read_weights(s * min(height, width) / width, tx, side, width)
+    return _separable(weights_y, x, weights_x)
+
+
+def write(
+    y_att: Float[Array, "side side channels"], pose: Float[Array, "3"], height: int, width: int
+) -> Float[Array, "height width channels"]:
+    """y: the drawing `y_att` placed in the window `pose` of an otherwise black image."""
+    side = y_att.shape[0]
+    s, tx, ty = pose
+    weights_y = _write_weights(s * min(height, width) / height, ty, side, height)
+    weights_x = _write_weights(s * min(height, width) / width, tx, side, width)
+    return _separable(weights_y, y_att, weights_x)
+
+
+def window(
+    pose: Float[Array, "3"], height: int, width: int
+) -> tuple[float, float, float, float]:
+    """The window's edges (x0, y0, x1, y1) in pixels; the image spans 0 to width, 0 to height."""
+    s, tx, ty = (float(v) for v in pose)
+    half = s * min(height, width) / 2
+    x, y = (tx + 1) / 2 * width, (ty + 1) / 2 * height
+    return (x - half, y - half, x + half, y + half)
+
+
+def _centres(n: int) -> np.ndarray:
+    """Pixel centres of an axis of n pixels that spans -1 to 1."""
+    return ((2 * np.arange(n) + 1) / n - 1).astype(np.float32)
+
+
+def _read_weights(s: Array, t: Array, side: int, n: int) -> Float[Array, "side n"]:
+    """Where each window pixel falls on the image's axis, as linear interpolation weights."""
+    position = ((s * _centres(side) + t + 1) * n - 1) / 2
+    return _linear(position, n)
+
+
+def _write_weights(s: Array, t: Array, side: int, n: int) -> Float[Array, "n side"]:
+    """Where each image pixel falls on the window's axis: the inverse map (1/s, -t/s)."""
+    position = (((_centres(n) - t) / s + 1) * side - 1) / 2
+    return _linear(position, side)
+
+
+def _linear(position: Array, n: int) -> Array:
+    """W[a, i] = max(0, 1 - |position_a - i|): linear interpolation, zero outside."""
+    return (1 - abs(position[:, None] - np.arange(n, dtype=np.float32))).clip(0)
+
+
+def _separable(weights_y: Array, image: Array, weights_x: Array) -> Array:
+    """W_y image W_x^T for each channel."""
+    planes = image.transpose(2, 0, 1)
+    return (weights_y @ planes @ weights_x.T).transpose(1, 2, 0)

@@ -1,0 +1,133 @@
+"""Files: weights and training state as safetensors with a JSON header. Safe to open, atomic to write.
+
+A weights file (`model.safetensors`) holds one model; a checkpoint (`checkpoint.safetensors`) holds
+a whole `TrainState` with its seeds axis. In both, an array is named by its path in the module
+(`core.image.weight`), and the header carries the format's version and the configuration.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from airscene import config as config_
+from airscene.config import ModelConfig
+from airscene.errors import AirsceneError
+from airscene.model import AIR
+
+FORMAT_VERSION = 1
+
+T = TypeVar("T")
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A path to write to; it takes the place of `path` when the block succeeds, or is removed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+    except OSError as error:
+        raise AirsceneError(f"cannot write {path}: {_reason(error)}") from None
+    try:
+        yield Path(name)
+        with open(name, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except (OSError, SafetensorError) as error:
+        raise AirsceneError(f"cannot write {path}: {_reason(error)}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, all of it or nothing."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def save_model(path: Path, model: AIR, note: dict[str, Any], dtype: Any = np.float32) -> None:
+    """Write one model. `note` says where it comes from (command, seed, result)."""
+    arrays = {name: np.asarray(a).astype(dtype) for name, a in _named(model).items()}
+    _save(path, arrays, {"model": json.loads(config_.to_json(model.config)), "note": note})
+
+
+def load_model(path: Path) -> tuple[AIR, dict[str, Any]]:
+    """Read one model, and the note that came with it."""
+    arrays, header = _load(path)
+    config = config_.from_dict(ModelConfig, header.get("model"))
+    skeleton = jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
+    return _fill(skeleton, arrays, path), header.get("note", {})
+
+
+def save_state(path: Path, state: Any) -> None:
+    """Write a training state."""
+    _save(path, {name: np.asarray(a) for name, a in _named(state).items()}, {})
+
+
+def load_state(path: Path, skeleton: T) -> T:
+    """Read a training state of the same structure as `skeleton`."""
+    return _fill(skeleton, _load(path)[0], path)
+
+
+def _save(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+    header = {"format": "airscene", "version": FORMAT_VERSION, **header}
+    arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+    with atomic(path) as temporary:
+        save_file(arrays, temporary, {"airscene": json.dumps(header)})
+
+
+def _load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get("airscene", "{}"))
+            if header.get("format") != "airscene":
+                raise AirsceneError(f"{path} is not an airscene file")
+            if header.get("version") > FORMAT_VERSION:
+                raise AirsceneError(
+                    f"{path} has format version {header.get('version')}; this airscene reads "
+                    f"up to {FORMAT_VERSION}: a newer airscene is needed"
+                )
+            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+    except (SafetensorError, ValueError, TypeError) as error:
+        if isinstance(error, AirsceneError):
+            raise
+        raise AirsceneError(f"{path} is damaged or not a safetensors file: {error}") from None
+    except OSError as error:
+        raise AirsceneError(f"cannot read {path}: {_reason(error)}") from None
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    """The arrays of a module by their paths."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def _fill(skeleton: T, arrays: dict[str, np.ndarray], path: Path) -> T:
+    """`skeleton` with its arrays replaced by the stored ones, which must fit exactly."""
+    wanted = _named(skeleton)
+    missing, extra = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
+    if missing or extra:
+        problem = f"no array {missing[0]!r}" if missing else f"an unknown array {extra[0]!r}"
+        raise AirsceneError(f"{path} does not fit its configuration: it has {problem}")
+    for name, leaf in wanted.items():
+        if arrays[name].shape != leaf.shape:
+            raise AirsceneError(
+                f"{path} does not fit its configuration: {name} has shape "
+                f"{arrays[name].shape}, expected {leaf.shape}"
+            )
+    leaves = [jax.numpy.asarray(arrays[name], leaf.dtype) for name, leaf in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(skeleton), leaves)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

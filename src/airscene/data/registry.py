@@ -1,0 +1,56 @@
+"""The data sets by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airscene.config import Counts, DataConfig, ModelConfig
+from airscene.data.digits import digit_scenes, mnist_scenes
+from airscene.data.request import Request
+from airscene.data.scenes import Scenes
+from airscene.data.sprites import sprite_scenes
+from airscene.errors import AirsceneError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A source of scenes."""
+
+    make: Callable[[Request], Scenes]
+    channels: int
+    description: str
+
+
+DATASETS = {
+    "digits": Dataset(digit_scenes, 1, "5,000 real MNIST digits that come along; no download"),
+    "mnist": Dataset(mnist_scenes, 1, "all 70,000 MNIST digits, downloaded once (11 MB)"),
+    "sprites": Dataset(sprite_scenes, 3, "red circles, green squares, blue diamonds; generated"),
+}
+
+
+def make_scenes(
+    data: DataConfig,
+    model: ModelConfig,
+    *,
+    held_out: bool,
+    scenes: int | None = None,
+    counts: Counts | None = None,
+    seed: int | None = None,
+) -> Scenes:
+    """Scenes of the data set that `data` names, in the size that `model` takes."""
+    dataset = DATASETS.get(data.dataset)
+    if dataset is None:
+        raise AirsceneError(f"no data set {data.dataset!r}; there are {', '.join(DATASETS)}")
+    if dataset.channels != model.channels:
+        raise AirsceneError(
+            f"{data.dataset} has images of {dataset.channels} channels, "
+            f"but the model takes {model.channels}"
+        )
+    request = Request(
+        held_out=held_out,
+        counts=data.counts if counts is None else counts,
+        scenes=data.scenes if scenes is None else scenes,
+        height=model.height,
+        width=model.width,
+        seed=data.data_seed if seed is None else seed,
+    )
+    return dataset.make(request)

@@ -1,0 +1,23 @@
+"""`Request`: which scenes a data set is asked for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from airscene.config import Counts
+
+
+@dataclass(frozen=True)
+class Request:
+    """Training or held-out scenes. The same request gives the same scenes."""
+
+    held_out: bool
+    counts: Counts
+    scenes: int
+    height: int
+    width: int
+    seed: int
+
+    def rng(self) -> np.random.Generator:
+        """A generator that training and held-out requests of one seed do not share."""
+        return np.random.default_rng([self.seed, int(self.held_out)])

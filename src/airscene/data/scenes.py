@@ -1,0 +1,134 @@
+"""`Scenes`: images with their ground truth, and the composition of objects into scenes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt8
+
+from airscene.config import Counts
+from airscene.errors import AirsceneError
+
+CHUNK = 4096  # scenes composed at a time, so that memory stays small
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Images and what is in them. Row k of `boxes` and `labels` is object k; -1 pads the rest."""
+
+    images: UInt8[np.ndarray, "scenes height width channels"]
+    counts: Int[np.ndarray, " scenes"]
+    boxes: Int[np.ndarray, "scenes most 4"]
+    """(x0, y0, x1, y1) in pixels, ends excluded."""
+    labels: Int[np.ndarray, "scenes most"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def draw_counts(
+    counts: Counts, scenes: int, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " scenes"], Bool[np.ndarray, "scenes most"]]:
+    """How many objects each scene has, and which of its slots that fills."""
+    drawn = np.asarray(counts)[rng.integers(len(counts), size=scenes)]
+    return drawn, np.arange(max(counts))[None] < drawn[:, None]
+
+
+def place_apart(
+    sizes: Int[np.ndarray, "scenes most 2"],
+    there: Bool[np.ndarray, "scenes most"],
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "scenes most 2"]:
+    """Top-left corners (y, x) so that the boxes of each scene are disjoint.
+
+    Uniform over all such placements: a scene whose boxes touch is drawn again as a whole.
+    """
+    room = np.array([height, width]) - sizes
+    if (room[there] < 0).any():
+        raise AirsceneError(f"an object does not fit into an image of {height}x{width} pixels")
+    corners = np.zeros_like(sizes)
+    todo = np.arange(len(sizes))
+    for _ in range(10_000):
+        corners[todo] = rng.integers(np.maximum(room[todo], 0) + 1)
+        todo = todo[_overlap(corners[todo], sizes[todo], there[todo])]
+        if not len(todo):
+            return corners
+    most = int(there.sum(axis=1).max())
+    raise AirsceneError(f"{most} objects do not fit side by side into {height}x{width} pixels")
+
+
+def _overlap(corners: np.ndarray, sizes: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """For each scene, whether any two of its boxes overlap."""
+    low, high = corners, corners + sizes
+    cross = (low[:, :, None] < high[:, None]) & (low[:, None] < high[:, :, None])
+    pairs = cross.all(axis=-1) & there[:, :, None] & there[:, None]
+    return np.triu(pairs, k=1).any(axis=(1, 2))
+
+
+def paste(
+    canvas: UInt8[np.ndarray, "scenes height width"],
+    crops: UInt8[np.ndarray, "scenes side side"],
+    corners: Int[np.ndarray, "scenes 2"],
+) -> None:
+    """Add one crop to each canvas, in place. The canvas must have room below and to the right."""
+    span = np.arange(crops.shape[1])
+    rows = corners[:, 0, None, None] + span[:, None]
+    columns = corners[:, 1, None, None] + span
+    canvas[np.arange(len(canvas))[:, None, None], rows, columns] += crops
+
+
+def compose(
+    glyphs: UInt8[np.ndarray, "glyphs side side"],
+    labels: Int[np.ndarray, " glyphs"],
+    counts: Counts,
+    scenes: int,
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+) -> Scenes:
+    """Scenes of glyphs (ink on black), each cropped to its ink, in disjoint boxes."""
+    crops, sizes = crop_to_ink(glyphs)
+    drawn, there = draw_counts(counts, scenes, rng)
+    chosen = rng.integers(len(glyphs), size=there.shape)
+    corners = place_apart(sizes[chosen], there, height, width, rng)
+    images = np.empty((scenes, height, width, 1), np.uint8)
+    for start in range(0, scenes, CHUNK):
+        part = slice(start, start + CHUNK)
+        side = crops.shape[1]
+        canvas = np.zeros((len(images[part]), height + side, width + side), np.uint8)
+        for slot in range(there.shape[1]):
+            visible = crops[chosen[part, slot]] * there[part, slot, None, None].astype(np.uint8)
+            paste(canvas, visible, corners[part, slot])
+        images[part, :, :, 0] = canvas[:, :height, :width]
+    boxes = np.concatenate([corners, corners + sizes[chosen]], axis=-1)[..., [1, 0, 3, 2]]
+    return Scenes(
+        images,
+        drawn,
+        np.where(there[..., None], boxes, -1),
+        np.where(there, labels[chosen], -1),
+    )
+
+
+def crop_to_ink(
+    glyphs: UInt8[np.ndarray, "glyphs side side"],
+) -> tuple[UInt8[np.ndarray, "glyphs crop crop"], Int[np.ndarray, "glyphs 2"]]:
+    """Each glyph moved to the top-left corner of a crop that holds the largest, and its size."""
+    top, bottom = _extents(glyphs.any(axis=2))
+    left, right = _extents(glyphs.any(axis=1))
+    sizes = np.stack([bottom - top, right - left], axis=1)
+    side = int(sizes.max())
+    padded = np.pad(glyphs, ((0, 0), (0, side), (0, side)))
+    span = np.arange(side)
+    rows, columns = top[:, None, None] + span[:, None], left[:, None, None] + span
+    return padded[np.arange(len(glyphs))[:, None, None], rows, columns], sizes
+
+
+def _extents(lines: Bool[np.ndarray, "glyphs n"]) -> tuple[np.ndarray, np.ndarray]:
+    """First index with ink, and one past the last."""
+    return lines.argmax(axis=1), lines.shape[1] - lines[:, ::-1].argmax(axis=1)
+
+
+def as_float(images: UInt8[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """Intensities between 0 and 1."""
+    return images.astype(np.float32) / 255

@@ -1,0 +1,286 @@
+"""AIR: the generative model and its inference network. Read it beside the paper's section 3.
+
+Everything here is about one image; callers `jax.vmap` over batches. The words are the paper's:
+`x` image, `n` count, `N` most steps, `z_pres`, `z_where`, `z_what`, `x_att` what is read at the
+window, `y_att` what is drawn there, `canvas` the sum of what is drawn, `omega` the parameters of a
+step's distributions, `h` the recurrent state.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from airscene import attention
+from airscene.config import ModelConfig
+from airscene.networks import MLP, GlimpseAutoencoder, LSTMCore, make_core, positive
+from airscene.priors import (
+    Normal,
+    at_least,
+    log_count_posterior,
+    log_count_prior,
+    present,
+    unary_probabilities,
+)
+
+STOP_BELOW = 1e-3
+"""Inference stops as soon as q(n >= i), the probability of one more object, falls below this."""
+
+INK = 0.2
+"""A pixel brighter than this counts as drawn, for an object's tight box."""
+
+
+class Step(eqx.Module):
+    """What one inference step says of one object. A rollout stacks N of them."""
+
+    logit: Float[Array, "*steps"]
+    """Of z_pres = 1, given that every step before was present."""
+    where: Normal
+    what: Normal
+    z_where: Float[Array, "*steps 3"]
+    z_what: Float[Array, "*steps codes"]
+    y_att: Float[Array, "*steps side side channels"]
+    y: Float[Array, "*steps height width channels"]
+    """The object's contribution to the canvas."""
+
+
+class Terms(eqx.Module):
+    """The pieces of the ELBO of one rollout, for every count n at once."""
+
+    log_lik: Float[Array, " counts"]
+    """log p(x | the first n drawings), n = 0, ..., N."""
+    log_q: Float[Array, " counts"]
+    log_p: Float[Array, " counts"]
+    kl_where: Float[Array, " steps"]
+    kl_what: Float[Array, " steps"]
+    log_ratio: Float[Array, " steps"]
+    """log p(z^i) - log q(z^i) at the sample: what the KLs are the expectation of."""
+
+    def elbo(self) -> Float[Array, ""]:
+        """The ELBO with n summed out exactly:
+
+        sum_n q(n) [log p(x | canvas_n) + log p(n) - log q(n)] - sum_i q(n >= i) KL_i.
+
+        One rollout with every step present yields every prefix, since z^i matters only where
+        n >= i and pi_i depends on z^{1:i-1} only. Unbiased, and free of score-function noise.
+        """
+        q = jnp.exp(self.log_q)
+        scene = jnp.sum(q * (self.log_lik + self.log_p - self.log_q))
+        return scene - jnp.sum(at_least(self.log_q) * (self.kl_where + self.kl_what))
+
+    def log_weights(self) -> Float[Array, " counts"]:
+        """log p(x, z^{1:n}, n) - log q(z^{1:n} | x) for n = 0, ..., N; q(n) is not divided out."""
+        ratio = jnp.concatenate([jnp.zeros(1), jnp.cumsum(self.log_ratio)])
+        return self.log_lik + self.log_p + ratio
+
+
+class Inference(eqx.Module):
+    """What inference with early stopping finds in one image; row i is step i."""
+
+    steps: Int[Array, ""]
+    """Steps that were executed."""
+    log_q: Float[Array, " counts"]
+    pose: Float[Array, "steps 3"]
+    z_what: Float[Array, "steps codes"]
+    y_att: Float[Array, "steps side side channels"]
+    box: Int[Array, "steps 4"]
+    """Tight box (x0, y0, x1, y1) of what is drawn, in canvas pixels; all 0 where nothing is."""
+    elbo: Float[Array, ""]
+    """With z at its mean."""
+    residual: Float[Array, ""]
+    """Share of the image's squared intensity that the most probable scene leaves unexplained."""
+
+
+class AIR(eqx.Module):
+    """Attend, Infer, Repeat."""
+
+    core: LSTMCore
+    omega: MLP
+    glimpse: GlimpseAutoencoder
+    config: ModelConfig = eqx.field(static=True)
+
+    def __init__(self, config: ModelConfig, key: Key[Array, ""]):
+        keys = jax.random.split(key, 3)
+        self.config = config
+        self.core = make_core(config, keys[0])
+        self.omega = MLP(config.hidden, config.mlp, 7, keys[1])
+        self.glimpse = GlimpseAutoencoder(config, keys[2])
+
+    # --- The generative model: z to image ---------------------------------------------------
+
+    def pose(self, z_where: Float[Array, "3"]) -> Float[Array, "3"]:
+        """(s, tx, ty) of a window. Under the prior, z_where ~ Normal(0, 1)."""
+        c = self.config
+        size = c.size_mean * jnp.exp(c.size_sd * jnp.clip(z_where[0], -6, 6))
+        return jnp.concatenate([size[None], c.position_sd * z_where[1:]])
+
+    def draw(
+        self, z_where: Float[Array, "3"], z_what: Float[Array, " codes"]
+    ) -> tuple[Float[Array, "side side channels"], Float[Array, "height width channels"]]:
+        """An object from its latents: y_att in its window, and y in the image."""
+        y_att = self.glimpse.decode(z_what)
+        y = attention.write(y_att, self.pose(z_where), self.config.height, self.config.width)
+        return y_att, y
+
+    def log_likelihood(
+        self,
+        x: Float[Array, "height width channels"],
+        canvas: Float[Array, "height width channels"],
+    ) -> Float[Array, ""]:
+        """log p(x | canvas)."""
+        c = self.config
+        if c.likelihood == "bernoulli":
+            mean = jnp.clip(canvas, 1e-3, 1 - 1e-3)
+            return jnp.sum(x * jnp.log(mean) + (1 - x) * jnp.log1p(-mean))
+        mean = jnp.minimum(canvas, 1.0) if c.saturate else canvas
+        constant = x.size * np.log(2 * np.pi * c.likelihood_sd**2) / 2
+        return -jnp.sum((x - mean) ** 2) / (2 * c.likelihood_sd**2) - constant
+
+    def sample(
+        self, key: Key[Array, ""], n: int | Int[Array, ""] | None = None
+    ) -> tuple[Int[Array, ""], Float[Array, "steps 3"], Float[Array, "steps codes"]]:
+        """A scene from the prior: n (drawn through its unary code unless given), z_where, z_what.
+
+        All N objects are returned; the first n of them are the scene.
+        """
+        steps = self.config.max_objects
+        key_n, key_where, key_what = jax.random.split(key, 3)
+        go_on = unary_probabilities(log_count_prior(self.config))
+        z_pres = jnp.cumprod(jax.random.bernoulli(key_n, go_on).astype(jnp.int32))
+        z_where = jax.random.normal(key_where, (steps, 3))
+        z_what = jax.random.normal(key_what, (steps, self.config.codes))
+        return jnp.sum(z_pres) if n is None else jnp.asarray(n), z_where, z_what
+
+    # --- The inference network: image to z --------------------------------------------------
+
+    def step(
+        self,
+        x: Float[Array, "height width channels"],
+        prepared: PyTree[Array],
+        h: PyTree[Array],
+        z: Float[Array, " latents"],
+        canvas: Float[Array, "height width channels"],
+        noise: Float[Array, " latents"],
+    ) -> tuple[Step, PyTree[Array]]:
+        """One step: look (omega, z_where), attend (x_att), infer (z_what), draw (y_att, y)."""
+        c = self.config
+        features, h = self.core(prepared, h, z, canvas)
+        omega = self.omega(features)
+        logit = omega[0] + c.presence_bias
+        where = Normal(omega[1:4], positive(omega[4:7], c.where_sd_start))
+        z_where = where.at(noise[:3])
+        x_att = attention.read(x, self.pose(z_where), c.window)
+        what = self.glimpse.encode(x_att)
+        z_what = what.at(noise[3:])
+        y_att, y = self.draw(z_where, z_what)
+        return Step(logit, where, what, z_where, z_what, y_att, y), h
+
+    def rollout(
+        self,
+        x: Float[Array, "height width channels"],
+        noise: Float[Array, "steps latents"],
+    ) -> Step:
+        """N steps, every one present, stacked. Its first n steps are the rollout that stops at n.
+
+        `noise` is standard normal, and zero where z is wanted at its mean.
+        """
+        prepared = self.core.prepare(x)
+
+        def body(carry, noise):
+            h, z, canvas = carry
+            step, h = self.step(x, prepared, h, z, canvas, noise)
+            return (h, jnp.concatenate([step.z_where, step.z_what]), canvas + step.y), step
+
+        return jax.lax.scan(body, self._start(x), noise, unroll=True)[1]
+
+    def noise(self, key: Key[Array, ""]) -> Float[Array, "steps latents"]:
+        """Standard normal noise for a rollout."""
+        return jax.random.normal(key, (self.config.max_objects, 3 + self.config.codes))
+
+    def terms(
+        self,
+        x: Float[Array, "height width channels"],
+        steps: Step,
+        log_p: Float[Array, " counts"] | None = None,
+    ) -> Terms:
+        """The pieces of the ELBO for a rollout on `x`. `log_p` stands in for log p(n), if given."""
+        canvas = jnp.concatenate([jnp.zeros_like(x)[None], jnp.cumsum(steps.y, axis=0)])
+        standard = Normal(jnp.zeros(()), jnp.ones(()))
+        log_p_z = standard.log_prob(steps.z_where) + standard.log_prob(steps.z_what)
+        log_q_z = steps.where.log_prob(steps.z_where) + steps.what.log_prob(steps.z_what)
+        return Terms(
+            log_lik=jax.vmap(self.log_likelihood, (None, 0))(x, canvas),
+            log_q=log_count_posterior(steps.logit),
+            log_p=jnp.asarray(log_count_prior(self.config)) if log_p is None else log_p,
+            kl_where=steps.where.kl(),
+            kl_what=steps.what.kl(),
+            log_ratio=log_p_z - log_q_z,
+        )
+
+    def infer(self, x: Float[Array, "height width channels"]) -> Inference:
+        """Inference with z at its mean that really stops: an empty image costs one step."""
+        total = self.config.max_objects
+        prepared = self.core.prepare(x)
+        still = jnp.zeros(3 + self.config.codes)
+        shapes = jax.eval_shape(lambda: self.step(x, prepared, *self._start(x), still)[0])
+        blank = jax.tree.map(lambda s: jnp.zeros((total, *s.shape), s.dtype), shapes)
+
+        def go_on(carry):
+            i, log_reached, *_ = carry  # log q(n >= i)
+            return (i < total) & (log_reached > np.log(STOP_BELOW))
+
+        def body(carry):
+            i, log_reached, h, z, canvas, steps = carry
+            step, h = self.step(x, prepared, h, z, canvas, still)
+            steps = jax.tree.map(lambda rows, row: rows.at[i].set(row), steps, step)
+            log_reached = log_reached + jax.nn.log_sigmoid(step.logit)
+            z = jnp.concatenate([step.z_where, step.z_what])
+            return i + 1, log_reached, h, z, canvas + step.y, steps
+
+        start = (jnp.array(0), jnp.array(0.0), *self._start(x), blank)
+        executed, *_, steps = jax.lax.while_loop(go_on, body, start)
+        return self._describe(x, executed, steps)
+
+    def _describe(self, x, executed, steps: Step) -> Inference:
+        """What the user is told of a rollout of which only the first steps were executed."""
+        ran = jnp.arange(self.config.max_objects) < executed
+        steps = eqx.tree_at(  # a step that did not run: absent, and at its prior
+            lambda s: (s.logit, s.where.sd, s.what.sd),
+            steps,
+            (
+                jnp.where(ran, steps.logit, -100.0),
+                jnp.where(ran[:, None], steps.where.sd, 1.0),
+                jnp.where(ran[:, None], steps.what.sd, 1.0),
+            ),
+        )
+        terms = self.terms(x, steps)
+        n = jnp.argmax(terms.log_q)
+        canvas = jnp.sum(steps.y * present(n, ran.size)[:, None, None, None], axis=0)
+        unexplained = jnp.sum((x - jnp.minimum(canvas, 1.0)) ** 2)
+        return Inference(
+            steps=executed,
+            log_q=terms.log_q,
+            pose=jax.vmap(self.pose)(steps.z_where),
+            z_what=steps.z_what,
+            y_att=steps.y_att,
+            box=jax.vmap(tight_box)(steps.y),
+            elbo=terms.elbo(),
+            residual=unexplained / jnp.maximum(jnp.sum(x**2), 1.0),
+        )
+
+    def _start(self, x):
+        """h, z and canvas before the first step."""
+        return self.core.start(), jnp.zeros(3 + self.config.codes), jnp.zeros_like(x)
+
+
+def tight_box(y: Float[Array, "height width channels"]) -> Int[Array, "4"]:
+    """(x0, y0, x1, y1), ends excluded, of the pixels brighter than `INK`; zeros if there are none."""
+    ink = jnp.max(y, axis=-1) > INK
+    return jnp.array([*_extent(ink.any(axis=0)), *_extent(ink.any(axis=1))])[jnp.array([0, 2, 1, 3])]
+
+
+def _extent(line: Bool[Array, " n"]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """First index that is true, and one past the last."""
+    first, last = jnp.argmax(line), line.size - jnp.argmax(line[::-1])
+    return first, jnp.where(line.any(), last, 0)

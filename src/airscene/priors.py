@@ -1,0 +1,71 @@
+"""Distributions: p(n) with its unary code (appendix B), and the Gaussians of z_where and z_what."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy import stats
+
+from airscene.config import ModelConfig
+
+
+def log_count_prior(config: ModelConfig) -> Float[np.ndarray, " counts"]:
+    """log p(n) for n = 0, ..., N, renormalised on that range."""
+    n = np.arange(config.max_objects + 1)
+    with np.errstate(divide="ignore"):
+        unnormalised = {
+            "geometric": lambda: -config.object_cost * n,
+            "binomial": lambda: stats.binom.logpmf(n, config.max_objects, config.object_rate),
+            "uniform": lambda: 0.0 * n,
+            "table": lambda: np.log(np.asarray(config.count_table)),
+        }[config.count_prior]()
+    return (unnormalised - np.logaddexp.reduce(unnormalised)).astype(np.float32)
+
+
+def unary_probabilities(log_p: Float[np.ndarray, " counts"]) -> Float[np.ndarray, " steps"]:
+    """p(z_pres^i = 1 | z_pres^{i-1} = 1) for i = 1, ..., N: mu_{>= i} / mu_{>= i-1}."""
+    at_least = np.cumsum(np.exp(log_p.astype(np.float64))[::-1])[::-1]
+    ratio = np.divide(at_least[1:], at_least[:-1], where=at_least[:-1] > 0, out=at_least[1:] * 0)
+    return ratio.astype(np.float32)
+
+
+def log_count_posterior(logits: Float[Array, " steps"]) -> Float[Array, " counts"]:
+    """log q(n) for n = 0, ..., N from the unary code's logits.
+
+    q(n) = prod_{i <= n} pi_i (1 - pi_{n+1}), where pi_{N+1} = 0. Stays in log space: no 0 log 0.
+    """
+    go_on = jnp.cumsum(jax.nn.log_sigmoid(logits))
+    stop = jax.nn.log_sigmoid(-logits)
+    zero = jnp.zeros(1, logits.dtype)
+    return jnp.concatenate([zero, go_on]) + jnp.concatenate([stop, zero])
+
+
+def at_least(log_q: Float[Array, " counts"]) -> Float[Array, " steps"]:
+    """q(n >= i) for i = 1, ..., N: the probability that step i describes an object."""
+    return jnp.cumsum(jnp.exp(log_q)[::-1])[::-1][1:]
+
+
+def present(n: Int[Array, ""], steps: int) -> Float[Array, " steps"]:
+    """The unary code of n: n ones, then zeros."""
+    return (jnp.arange(steps) < n).astype(jnp.float32)
+
+
+class Normal(eqx.Module):
+    """A diagonal Gaussian. The prior of z_where and of z_what is Normal(0, 1)."""
+
+    mean: Float[Array, "*shape"]
+    sd: Float[Array, "*shape"]
+
+    def at(self, noise: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """The reparameterised sample for standard normal `noise`; the mean where it is zero."""
+        return self.mean + self.sd * noise
+
+    def log_prob(self, z: Float[Array, "*shape"]) -> Float[Array, "*rest"]:
+        """log density of z, summed over the last axis."""
+        standard = (z - self.mean) / self.sd
+        return -jnp.sum(standard**2 / 2 + jnp.log(self.sd) + np.log(2 * np.pi) / 2, axis=-1)
+
+    def kl(self) -> Float[Array, "*rest"]:
+        """KL(self || Normal(0, 1)), summed over the last axis."""
+        return jnp.sum((self.mean**2 + self.sd**2 - 1) / 2 - jnp.log(self.sd), axis=-1)
