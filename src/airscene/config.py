@@ -128,10 +128,11 @@ class TrainConfig:
     """Adam's peak learning rate: linear warm-up, then a cosine to a tenth of it."""
     warmup: int = 500
     """Steps of linear warm-up."""
-    cost_ramp: int = 0
-    """Steps over which the cost per object rises from `cost-start` to its value under p(n)."""
-    cost_start: float = 0.0
-    """Nats that each object costs at the first step, where there is a ramp."""
+    count_temperature: float = 1.0
+    """Temperature of q(n) at the first step: above 1, decisions on n stay soft while drawings are
+    still poor, which keeps a run from settling early on drawing nothing, or on one object more."""
+    anneal: int = 1_000
+    """Steps over which the temperature of q(n) falls to 1."""
     eval_every: int = 250
     """Steps between looks at the held-out scenes."""
 
@@ -153,12 +154,13 @@ class TrainConfig:
         for name in ("steps", "seeds", "batch", "eval_every", "samples"):
             value = getattr(self, name)
             _require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
-        for name in ("learning_rate", "temperature", "baseline_learning_rate"):
+        for name in ("learning_rate", "count_temperature", "temperature", "baseline_learning_rate"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value > 0
             _require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
-        _require(self.seed >= 0, f"seed must not be negative, not {self.seed}")
-        _require(self.warmup >= 0, f"warmup must not be negative, not {self.warmup}")
+        for name in ("seed", "warmup", "anneal"):
+            value = getattr(self, name)
+            _require(value >= 0, f"{name} must not be negative, not {value}")
         vimco = self.estimator != "vimco" or self.samples >= 2
         _require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
 

@@ -5,6 +5,8 @@ gradient is its estimate of minus the ELBO's (for `vimco`: of its own K-sample b
 `Aux` with the ELBO and the estimator to use next. What it learns itself (nvil's baseline) are its
 arrays; it is trained beside the model.
 
+`temperature` weighs the entropy of q(n); above 1 it keeps q(n) soft (see `training`).
+
 The continuous latents are reparameterised throughout, so that the estimators differ only in how
 they treat n. A new one is a class here and a line in `make_estimator`.
 """
@@ -20,7 +22,7 @@ from airscene.networks import MLP
 from airscene.priors import present
 
 Batch = Float[Array, "batch height width channels"]
-LogPrior = Float[Array, " counts"]
+Temperature = float | Float[Array, ""]
 
 
 class Aux(eqx.Module):
@@ -34,7 +36,7 @@ class Estimator(eqx.Module):
     """Base class: a loss for a batch."""
 
     def __call__(
-        self, model: AIR, x: Batch, key: Key[Array, ""], log_p: LogPrior | None = None
+        self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
         """The loss to differentiate, and what comes beside it."""
         raise NotImplementedError
@@ -50,14 +52,12 @@ def make_estimator(config: TrainConfig, key: Key[Array, ""]) -> Estimator:
     }[config.estimator]()
 
 
-def rollouts(
-    model: AIR, x: Batch, key: Key[Array, ""], log_p: LogPrior | None
-) -> tuple[Step, Terms]:
+def rollouts(model: AIR, x: Batch, key: Key[Array, ""]) -> tuple[Step, Terms]:
     """A rollout for each image of the batch, and the pieces of its ELBO."""
 
     def one(x, key):
         steps = model.rollout(x, model.noise(key))
-        return steps, model.terms(x, steps, log_p)
+        return steps, model.terms(x, steps)
 
     return jax.vmap(one)(x, jax.random.split(key, x.shape[0]))
 
@@ -66,12 +66,12 @@ class Marginal(Estimator):
     """n is summed out exactly: unbiased, no score-function noise, no baseline. The default."""
 
     def __call__(
-        self, model: AIR, x: Batch, key: Key[Array, ""], log_p: LogPrior | None = None
+        self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
         """Minus the ELBO with n summed out."""
-        _, terms = rollouts(model, x, key, log_p)
-        elbo = jnp.mean(jax.vmap(Terms.elbo)(terms))
-        return -elbo, Aux(elbo, self)
+        _, terms = rollouts(model, x, key)
+        objective = jax.vmap(lambda t: t.elbo(temperature))(terms)
+        return -jnp.mean(objective), Aux(_mean_elbo(terms), self)
 
 
 class NVIL(Estimator):
@@ -93,13 +93,13 @@ class NVIL(Estimator):
         self.scale = config.scale_signal
 
     def __call__(
-        self, model: AIR, x: Batch, key: Key[Array, ""], log_p: LogPrior | None = None
+        self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
         """A surrogate: the path-wise term, the score-function term, and the baseline's error."""
         key_z, key_n = jax.random.split(key)
-        steps, terms = rollouts(model, x, key_z, log_p)
+        steps, terms = rollouts(model, x, key_z)
         n = jax.random.categorical(key_n, jax.lax.stop_gradient(terms.log_q))
-        ell = jax.vmap(_sampled_elbo)(terms, n)
+        ell = jax.vmap(_sampled_elbo, (0, 0, None))(terms, n, temperature)
         target = jax.lax.stop_gradient(self.ell.standardise(ell))
         error = target[:, None] - jax.vmap(self.baseline)(x, jax.lax.stop_gradient(steps))
         signal = jax.lax.stop_gradient(error * self.ell.sd)
@@ -114,7 +114,7 @@ class NVIL(Estimator):
 
         after = lambda e: (e.ell, e.signal)
         moments = (self.ell.after(ell), self.signal.after(signal, where=spoke == 1))
-        return loss, Aux(jnp.mean(ell), eqx.tree_at(after, self, moments))
+        return loss, Aux(_mean_elbo(terms), eqx.tree_at(after, self, moments))
 
 
 class Moments(eqx.Module):
@@ -175,19 +175,19 @@ class Concrete(Estimator):
     temperature: float = eqx.field(static=True)
 
     def __call__(
-        self, model: AIR, x: Batch, key: Key[Array, ""], log_p: LogPrior | None = None
+        self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
         """Minus the relaxed ELBO, in which an object is drawn and paid for in part."""
         key_z, key_u = jax.random.split(key)
-        steps, terms = rollouts(model, x, key_z, log_p)
+        steps, terms = rollouts(model, x, key_z)
         u = jax.random.logistic(key_u, steps.logit.shape)
         z_pres = jnp.cumprod(jax.nn.sigmoid((steps.logit + u) / self.temperature), axis=1)
         canvas = jnp.sum(z_pres[:, :, None, None, None] * steps.y, axis=1)
         log_lik = jax.vmap(model.log_likelihood)(x, canvas)
         kl_z = jnp.sum(z_pres * (terms.kl_where + terms.kl_what), axis=1)
-        kl_n = jnp.sum(jnp.exp(terms.log_q) * (terms.log_q - terms.log_p), axis=1)
+        kl_n = jnp.sum(jnp.exp(terms.log_q) * (temperature * terms.log_q - terms.log_p), axis=1)
         loss = -jnp.mean(log_lik - kl_z - kl_n)
-        return loss, Aux(jnp.mean(jax.vmap(Terms.elbo)(terms)), self)
+        return loss, Aux(_mean_elbo(terms), self)
 
 
 class VIMCO(Estimator):
@@ -196,27 +196,32 @@ class VIMCO(Estimator):
     samples: int = eqx.field(static=True)
 
     def __call__(
-        self, model: AIR, x: Batch, key: Key[Array, ""], log_p: LogPrior | None = None
+        self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
         """A surrogate for log (1/K) sum_k w_k, w_k = p(x, z_k, n_k) / q(z_k, n_k | x)."""
         key_z, key_n = jax.random.split(key)
         keys = jax.random.split(key_z, self.samples)
-        _, terms = jax.vmap(rollouts, (None, None, 0, None))(model, x, keys, log_p)  # (K, batch, ...)
+        _, terms = jax.vmap(rollouts, (None, None, 0))(model, x, keys)  # (K, batch, ...)
         n = jax.random.categorical(key_n, jax.lax.stop_gradient(terms.log_q))
         pick = lambda values: jnp.take_along_axis(values, n[..., None], axis=-1)[..., 0]
         log_q = pick(terms.log_q)
-        log_w = pick(jax.vmap(jax.vmap(Terms.log_weights))(terms)) - log_q
+        log_w = pick(jax.vmap(jax.vmap(Terms.log_weights))(terms)) - temperature * log_q
         bound = _log_mean_exp(log_w)
         signal = jax.lax.stop_gradient(bound - _leave_one_out(log_w))
         loss = -jnp.mean(bound + jnp.sum(signal * log_q, axis=0))
-        return loss, Aux(jnp.mean(jax.vmap(jax.vmap(Terms.elbo))(terms)), self)
+        return loss, Aux(jnp.mean(jax.vmap(_mean_elbo)(terms)), self)
 
 
-def _sampled_elbo(terms: Terms, n: Array) -> Float[Array, ""]:
+def _mean_elbo(terms: Terms) -> Float[Array, ""]:
+    return jnp.mean(jax.vmap(Terms.elbo)(terms))
+
+
+def _sampled_elbo(terms: Terms, n: Array, temperature: Temperature) -> Float[Array, ""]:
     """The paper's ell: the ELBO's terms for the count n that was sampled."""
     z_pres = present(n, terms.kl_where.size)
     kl = jnp.sum(z_pres * (terms.kl_where + terms.kl_what))
-    return (terms.log_lik + terms.log_p - jax.lax.stop_gradient(terms.log_q))[n] - kl
+    log_q = jax.lax.stop_gradient(terms.log_q)
+    return (terms.log_lik + terms.log_p - temperature * log_q)[n] - kl
 
 
 def _log_mean_exp(log_w: Float[Array, "samples batch"]) -> Float[Array, " batch"]:

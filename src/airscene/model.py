@@ -57,16 +57,17 @@ class Terms(eqx.Module):
     log_ratio: Float[Array, " steps"]
     """log p(z^i) - log q(z^i) at the sample: what the KLs are the expectation of."""
 
-    def elbo(self) -> Float[Array, ""]:
+    def elbo(self, temperature: float | Float[Array, ""] = 1.0) -> Float[Array, ""]:
         """The ELBO with n summed out exactly:
 
         sum_n q(n) [log p(x | canvas_n) + log p(n) - log q(n)] - sum_i q(n >= i) KL_i.
 
         One rollout with every step present yields every prefix, since z^i matters only where
         n >= i and pi_i depends on z^{1:i-1} only. Unbiased, and free of score-function noise.
+        A temperature above 1 raises the weight of q(n)'s entropy (for annealing).
         """
         q = jnp.exp(self.log_q)
-        scene = jnp.sum(q * (self.log_lik + self.log_p - self.log_q))
+        scene = jnp.sum(q * (self.log_lik + self.log_p - temperature * self.log_q))
         return scene - jnp.sum(at_least(self.log_q) * (self.kl_where + self.kl_what))
 
     def log_weights(self) -> Float[Array, " counts"]:
@@ -198,21 +199,18 @@ class AIR(eqx.Module):
         """Standard normal noise for a rollout."""
         return jax.random.normal(key, (self.config.max_objects, 3 + self.config.codes))
 
-    def terms(
-        self,
-        x: Float[Array, "height width channels"],
-        steps: Step,
-        log_p: Float[Array, " counts"] | None = None,
-    ) -> Terms:
-        """The pieces of the ELBO for a rollout on `x`. `log_p` stands in for log p(n), if given."""
-        canvas = jnp.concatenate([jnp.zeros_like(x)[None], jnp.cumsum(steps.y, axis=0)])
+    def terms(self, x: Float[Array, "height width channels"], steps: Step) -> Terms:
+        """The pieces of the ELBO for a rollout on `x`."""
+        canvas = [jnp.zeros_like(x)]  # canvas[n]: the first n drawings
+        for y in steps.y:
+            canvas.append(canvas[-1] + y)
         standard = Normal(jnp.zeros(()), jnp.ones(()))
         log_p_z = standard.log_prob(steps.z_where) + standard.log_prob(steps.z_what)
         log_q_z = steps.where.log_prob(steps.z_where) + steps.what.log_prob(steps.z_what)
         return Terms(
-            log_lik=jax.vmap(self.log_likelihood, (None, 0))(x, canvas),
+            log_lik=jnp.stack([self.log_likelihood(x, c) for c in canvas]),
             log_q=log_count_posterior(steps.logit),
-            log_p=jnp.asarray(log_count_prior(self.config)) if log_p is None else log_p,
+            log_p=jnp.asarray(log_count_prior(self.config)),
             kl_where=steps.where.kl(),
             kl_what=steps.what.kl(),
             log_ratio=log_p_z - log_q_z,
