@@ -1,2 +1,37 @@
-"""airscene takes an image apart into its objects, without labels."""
+"""airscene takes an image apart into its objects, without labels.
+
+import airscene
+model = airscene.load("digits")    # or a run folder
+scene = model.infer(image)         # a Scene: count, objects with boxes, render(), to_json()
+model = airscene.fit(images)       # train on your own images
+"""
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from airscene.errors import AirsceneError
+    from airscene.fitting import fit
+    from airscene.inference import Predictor, load
+    from airscene.scene import Object, Scene
+
+_HOMES = {
+    "AirsceneError": "errors",
+    "Object": "scene",
+    "Predictor": "inference",
+    "Scene": "scene",
+    "fit": "fitting",
+    "load": "inference",
+}
+
+__all__ = ["AirsceneError", "Object", "Predictor", "Scene", "__version__", "fit", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `airscene --help` need not wait for JAX."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'airscene' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"airscene.{_HOMES[name]}"), name)

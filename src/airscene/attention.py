@@ -42,9 +42,7 @@ def write(
     return _separable(weights_y, y_att, weights_x)
 
 
-def window(
-    pose: Float[Array, "3"], height: int, width: int
-) -> tuple[float, float, float, float]:
+def window(pose: Float[Array, "3"], height: int, width: int) -> tuple[float, float, float, float]:
     """The window's edges (x0, y0, x1, y1) in pixels; the image spans 0 to width, 0 to height."""
     s, tx, ty = (float(v) for v in pose)
     half = s * min(height, width) / 2

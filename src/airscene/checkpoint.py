@@ -1,4 +1,4 @@
-"""Files: weights and training state as safetensors with a JSON header. Safe to open, atomic to write.
+"""Files: weights and training state as safetensors with a JSON header; safe to open, atomic.
 
 A weights file (`model.safetensors`) holds one model; a checkpoint (`checkpoint.safetensors`) holds
 a whole `TrainState` with its seeds axis. In both, an array is named by its path in the module
@@ -35,18 +35,19 @@ def atomic(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
+        temporary = Path(name)
     except OSError as error:
         raise AirsceneError(f"cannot write {path}: {_reason(error)}") from None
     try:
-        yield Path(name)
-        with open(name, "rb") as file:
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except (OSError, SafetensorError) as error:
         raise AirsceneError(f"cannot write {path}: {_reason(error)}") from None
     finally:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -69,6 +70,11 @@ def load_model(path: Path) -> tuple[AIR, dict[str, Any]]:
     return _fill(skeleton, arrays, path), header.get("note", {})
 
 
+def load_note(path: Path) -> dict[str, Any]:
+    """The note of a model, without its arrays."""
+    return _load(path, arrays=False)[1].get("note", {})
+
+
 def save_state(path: Path, state: Any) -> None:
     """Write a training state."""
     _save(path, {name: np.asarray(a) for name, a in _named(state).items()}, {})
@@ -86,7 +92,7 @@ def _save(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> 
         save_file(arrays, temporary, {"airscene": json.dumps(header)})
 
 
-def _load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get("airscene", "{}"))
@@ -97,7 +103,8 @@ def _load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
                     f"{path} has format version {header.get('version')}; this airscene reads "
                     f"up to {FORMAT_VERSION}: a newer airscene is needed"
                 )
-            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+            names = file.keys() if arrays else ()
+            return {name: file.get_tensor(name) for name in names}, header
     except (SafetensorError, ValueError, TypeError) as error:
         if isinstance(error, AirsceneError):
             raise

@@ -54,9 +54,9 @@ class ModelConfig:
 
     core: Literal["lstm"] = "lstm"
     """The recurrent network R(x, h) that proposes the next object."""
-    patch: int = 0
+    patch: int = 10
     """Embed the image in patches of this side before the core's large projection (0: do not)."""
-    patch_features: int = 16
+    patch_features: int = 32
     """Features per patch, where the image is embedded in patches."""
     hidden: int = 256
     """Units of the recurrent core."""
@@ -87,7 +87,9 @@ class ModelConfig:
             table, steps = self.count_table, self.max_objects
             ok = len(table) == steps + 1 and min(table) >= 0 and sum(table) > 0
             _require(ok, f"count-table needs {steps + 1} weights for 0 to {steps} objects")
-        _require(0 < self.object_rate < 1, f"object-rate must lie in (0, 1), not {self.object_rate}")
+        _require(
+            0 < self.object_rate < 1, f"object-rate must lie in (0, 1), not {self.object_rate}"
+        )
         _require(math.isfinite(self.object_cost), "object-cost must be finite")
         _require(self.patch >= 0, f"patch must be 0 or a side in pixels, not {self.patch}")
 
@@ -128,7 +130,7 @@ class TrainConfig:
     """Adam's peak learning rate: linear warm-up, then a cosine to a tenth of it."""
     warmup: int = 500
     """Steps of linear warm-up."""
-    count_temperature: float = 1.0
+    count_temperature: float = 30.0
     """Temperature of q(n) at the first step: above 1, decisions on n stay soft while drawings are
     still poor, which keeps a run from settling early on drawing nothing, or on one object more."""
     anneal: int = 1_000

@@ -14,7 +14,7 @@ they treat n. A new one is a class here and a line in `make_estimator`.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from airscene.config import TrainConfig
 from airscene.model import AIR, Step, Terms
@@ -112,9 +112,9 @@ class NVIL(Estimator):
         score = jnp.sum(spoke * log_q * signal / weight, axis=1)
         loss = jnp.mean(jnp.sum(spoke * error**2, axis=1) - ell - score)
 
-        after = lambda e: (e.ell, e.signal)
         moments = (self.ell.after(ell), self.signal.after(signal, where=spoke == 1))
-        return loss, Aux(_mean_elbo(terms), eqx.tree_at(after, self, moments))
+        following = eqx.tree_at(lambda e: (e.ell, e.signal), self, moments)
+        return loss, Aux(_mean_elbo(terms), following)
 
 
 class Moments(eqx.Module):
@@ -203,13 +203,18 @@ class VIMCO(Estimator):
         keys = jax.random.split(key_z, self.samples)
         _, terms = jax.vmap(rollouts, (None, None, 0))(model, x, keys)  # (K, batch, ...)
         n = jax.random.categorical(key_n, jax.lax.stop_gradient(terms.log_q))
-        pick = lambda values: jnp.take_along_axis(values, n[..., None], axis=-1)[..., 0]
-        log_q = pick(terms.log_q)
-        log_w = pick(jax.vmap(jax.vmap(Terms.log_weights))(terms)) - temperature * log_q
+        log_q = _at(terms.log_q, n)
+        log_weights = jax.vmap(jax.vmap(Terms.log_weights))(terms)
+        log_w = _at(log_weights, n) - temperature * log_q
         bound = _log_mean_exp(log_w)
         signal = jax.lax.stop_gradient(bound - _leave_one_out(log_w))
         loss = -jnp.mean(bound + jnp.sum(signal * log_q, axis=0))
         return loss, Aux(jnp.mean(jax.vmap(_mean_elbo)(terms)), self)
+
+
+def _at(values: Float[Array, "*batch counts"], n: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """The value of each row at its count."""
+    return jnp.take_along_axis(values, n[..., None], axis=-1)[..., 0]
 
 
 def _mean_elbo(terms: Terms) -> Float[Array, ""]:

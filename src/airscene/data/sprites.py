@@ -3,7 +3,7 @@
 import numpy as np
 
 from airscene.data.request import Request
-from airscene.data.scenes import CHUNK, Scenes, draw_counts
+from airscene.data.scenes import CHUNK, Scenes, draw_counts, extents
 
 RADII = (5.0, 8.0)
 NAMES = ("circle", "square", "diamond")  # red, green, blue: the label is the channel
@@ -27,7 +27,7 @@ def sprite_scenes(request: Request) -> Scenes:
             mask &= there[choose][:, None, None]
             rows = np.arange(len(mask))
             images[part][rows, :, :, labels[choose]] |= mask.astype(np.uint8) * 255
-            boxes[choose] = np.where(there[choose][:, None], _boxes(mask), -1)
+            boxes[choose] = np.where(there[choose][:, None], np.vstack(extents(mask)).T, -1)
     return Scenes(images, counts, boxes, np.where(there, labels, -1))
 
 
@@ -39,11 +39,3 @@ def _shape(label, x, y, radius, height: int, width: int) -> np.ndarray:
     inside = np.maximum(dx, dy) <= r
     inside &= np.where((label == 0)[:, None, None], dx**2 + dy**2 <= r**2, True)
     return inside & np.where((label == 2)[:, None, None], dx + dy <= r, True)
-
-
-def _boxes(mask: np.ndarray) -> np.ndarray:
-    rows, columns = mask.any(axis=2), mask.any(axis=1)
-    x0, y0 = columns.argmax(axis=1), rows.argmax(axis=1)
-    x1 = columns.shape[1] - columns[:, ::-1].argmax(axis=1)
-    y1 = rows.shape[1] - rows[:, ::-1].argmax(axis=1)
-    return np.stack([x0, y0, x1, y1], axis=1)

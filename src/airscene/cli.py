@@ -1,0 +1,490 @@
+"""The command line: thin functions over the package. Imports that take time happen inside them."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from airscene import __version__
+from airscene.config import Counts, TrainConfig
+from airscene.errors import AirsceneError
+from airscene.presets import PRESETS, preset
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import Console
+
+    from airscene.runs import Run
+
+HELP = """\
+airscene takes an image apart into its objects, without labels.
+
+usage: airscene COMMAND [--help]
+
+  train PRESET        train, with a live table; then a run folder with a report to open
+  eval RUN|MODEL      held-out counts, boxes and ELBO: a table, and result.json
+  infer MODEL IMAGE…  what is in these images: one JSON scene a line
+  report RUN          write report.html again: curves, reconstructions, confusion, policy
+  models              the models that come along, and how they were trained
+  data                the data sets, and where they lie
+
+A MODEL is the name of a model that comes along, a run folder, or a weights file.
+
+try:   airscene train digits
+       airscene infer digits picture.png --overlay overlays
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 if all went well, 2 for bad input."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": train,
+        "eval": evaluate,
+        "infer": infer,
+        "report": report,
+        "models": models,
+        "data": data,
+    }
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if argv[0] == "--version":
+        print(f"airscene {__version__}")
+        return 0
+    try:
+        if argv[0] not in commands:
+            raise AirsceneError(f"no command {argv[0]!r}; there are {', '.join(commands)}")
+        return commands[argv[0]](argv[1:])
+    except AirsceneError as error:
+        print(f"airscene: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+# --- train -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Train:
+    """Options of `airscene train`."""
+
+    config: TrainConfig
+    out: Path | None = None
+    """Run folder to write (default: runs/PRESET, or runs/PRESET-2 and so on)."""
+    resume: bool = False
+    """Go on with the run in --out where it stopped; start it if there is none."""
+
+
+def train(argv: list[str]) -> int:
+    """Train a preset into a run folder."""
+    if not argv or argv[0].startswith("-"):
+        lines = [f"  {name:9} {p.description}" for name, p in PRESETS.items()]
+        text = "usage: airscene train PRESET [options]   (airscene train PRESET --help lists them)"
+        print("\n".join([text, "", "presets:", *lines]))
+        return 0 if argv and argv[0] in ("-h", "--help") else 2
+    name = argv[0]
+    default = Train(preset(name))
+    description = f"Train `{name}`: {PRESETS[name].description}."
+    options = _parse(Train, f"airscene train {name}", argv[1:], default, description)
+    _use_compilation_cache()
+    from airscene import runs
+
+    out = options.out or _free_folder(Path("runs") / name)
+    if (out / "config.json").is_file():
+        if not options.resume:
+            raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
+        run = runs.Run.open(out)
+        _same_settings(run.config, options.config, default.config)
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise AirsceneError(f"{out} is there already and is not a run folder")
+    else:
+        run = runs.Run.create(out, name, options.config)
+    return _train(run, options.resume)
+
+
+def _train(run: "Run", resume: bool) -> int:
+    from airscene import runs
+
+    console = _console()
+    finished = _train_with_table(run, resume, console)
+    if not finished:
+        console.print(f"Stopped; nothing is lost. Go on with:\n  {run.command()}")
+        return 130
+    with console.status("evaluating and writing the report"):
+        report = runs.report_run(run)
+    result = json.loads((run.path / "result.json").read_text())
+    _print_result(result, console)
+    console.print(f"model:  {run.model}\nreport: {report}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _train_with_table(run: "Run", resume: bool, console: "Console") -> bool:
+    """Train with a table that grows by a line per look, and a progress bar under it."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from airscene import runs
+
+    config = run.config
+    seeds = f"{config.seeds} seeds" if config.seeds > 1 else f"seed {config.seed}"
+    console.print(f"training {run.preset} ({seeds}) into {run.path}", highlight=False)
+    spread = "   lowest   median  highest" if config.seeds > 1 else ""
+    heads = (" ELBO", "held-out counts right")
+    wide = 26 if config.seeds > 1 else 22
+    console.print(f"{'step':>7}  {heads[0]:>{wide}}  {heads[1]:>{wide}}  steps/s  left")
+    if spread:
+        console.print(f"{'':7}  {spread[1:]:>{wide}}  {spread[1:]:>{wide}}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    warned: set[str] = set()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("compiling", total=config.steps)
+        last = [0, 0.0]
+
+        def on_step(step: int) -> None:
+            bar.update(task, completed=step, description="training")
+
+        def on_row(row: runs.Row) -> None:
+            rate = (row.step - last[0]) / max(row.seconds - last[1], 1e-9)
+            last[:] = row.step, row.seconds
+            left = (config.steps - row.step) / rate
+            elbo, right = _spread(row.elbo, 1), _spread([100 * a for a in row.count_accuracy], 2)
+            line = f"{row.step:>7,}  {elbo:>{wide}}  {right:>{wide - 1}}%  {rate:7.1f}  "
+            console.print(line + _minutes(left), highlight=False)
+            for i, warning in enumerate(row.warnings):
+                text = f"  ! seed {config.seed + i} {warning}"
+                settled = row.step * 2 >= config.steps  # early on, every run looks like a failure
+                if warning and settled and text not in warned:
+                    warned.add(text)
+                    console.print(text, style="yellow", highlight=False)
+
+        return runs.train_run(run, resume, on_row, on_step)
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    """One value, or the lowest, median and highest of several."""
+    import numpy as np
+
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    low, middle, high = np.nanmin(values), np.nanmedian(values), np.nanmax(values)
+    return f"{low:8.{digits}f} {middle:8.{digits}f} {high:8.{digits}f}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _free_folder(path: Path) -> Path:
+    """`path`, or `path-2`, `path-3`, ... if that is taken."""
+    candidates = [path, *(path.with_name(f"{path.name}-{i}") for i in range(2, 10_000))]
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def _same_settings(there: TrainConfig, asked: TrainConfig, default: TrainConfig) -> None:
+    """A resumed run keeps its settings; options that say otherwise are an error."""
+    pairs = zip(_flat(there).items(), _flat(asked).values(), _flat(default).values(), strict=True)
+    for (name, old), new, usual in pairs:
+        if new not in (old, usual):
+            option = name.replace("_", "-")
+            raise AirsceneError(f"the run has --{option} {old}, so it cannot go on with {new}")
+
+
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    values = dataclasses.asdict(config)
+    return {**values.pop("model"), **values.pop("data"), **values}
+
+
+# --- eval, report ----------------------------------------------------------------------------
+
+
+def evaluate(argv: list[str]) -> int:
+    """Evaluate a model on held-out scenes."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Eval:
+        model: Annotated[str, Positional]
+        """Run folder, or the name of a model that comes along."""
+        data: str | None = None
+        """Data set (default: the one that the model was trained on)."""
+        counts: Counts | None = None
+        """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
+        seed: int = 1
+        """Seed of the held-out scenes."""
+        scenes: int = 2_000
+        """How many scenes."""
+        out: Path | None = None
+        """Folder for result.json (default: the run folder, or runs/eval-MODEL)."""
+
+    options = _parse(Eval, "airscene eval", argv, description="Evaluate on held-out scenes.")
+    if options.scenes < 1 or options.seed < 0:
+        raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
+    _use_compilation_cache()
+    from airscene import checkpoint, runs
+    from airscene.inference import load
+
+    predictor = load(options.model)
+    scenes = runs.eval_scenes(predictor, options.data, options.counts, options.seed, options.scenes)
+    with _console(stderr=True).status("evaluating"):
+        _, result = runs.evaluate_all(options.model, scenes)
+    source = Path(options.model)
+    out = options.out or (source if source.is_dir() else Path("runs") / f"eval-{source.stem}")
+    checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+    _print_result(result, _console())
+    print(f"result: {out / 'result.json'}")
+    return 0
+
+
+def report(argv: list[str]) -> int:
+    """Write a run's report again."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Report:
+        run: Annotated[Path, Positional]
+        """Run folder."""
+
+    options = _parse(Report, "airscene report", argv, description="Write report.html for a run.")
+    _use_compilation_cache()
+    from airscene import runs
+
+    run = runs.Run.open(options.run)
+    with _console(stderr=True).status("evaluating and writing the report"):
+        print(runs.report_run(run))
+    return 0
+
+
+def _print_result(result: dict[str, Any], console: "Console") -> None:
+    """The figures as a table for people."""
+    import numpy as np
+    from rich import box
+    from rich.table import Table
+
+    labels = {
+        "count_accuracy": ("counts right, most probable", 100, "%"),
+        "count_accuracy_sampled": ("counts right, sampled", 100, "%"),
+        "over_counted": ("counted too many", 100, "%"),
+        "under_counted": ("counted too few", 100, "%"),
+        "count_accuracy_same_overlapping": ("right, same kind overlapping", 100, "%"),
+        "box_precision": ("box precision at IoU 0.5", 100, "%"),
+        "box_recall": ("box recall at IoU 0.5", 100, "%"),
+        "centre_error": ("centre error in pixels", 1, ""),
+        "elbo": ("ELBO in nats", 1, ""),
+        "elbo_log_likelihood": ("  log-likelihood", 1, ""),
+        "elbo_kl_count": ("  KL of n", 1, ""),
+        "elbo_kl_where": ("  KL of z_where", 1, ""),
+        "elbo_kl_what": ("  KL of z_what", 1, ""),
+        "iw_bound": ("importance-weighted, k=100", 1, ""),
+        "mean_steps": ("steps executed", 1, ""),
+    }
+    seeds = result.get("per_seed", {})
+    several = len(seeds.get("seed", ())) > 1
+    title = f"{result['scenes']:,} held-out scenes"
+    title += f"; seed {result['served_seed']} is served" if several else ""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=several)
+    table.add_column("", no_wrap=True)
+    table.add_column(f"seed {result['served_seed']}" if several else "", justify="right")
+    for head in ("lowest", "median", "highest") if several else ():
+        table.add_column(head, justify="right")
+    for name, (label, factor, unit) in labels.items():
+        if result.get(name) is None:
+            continue
+        row = [result[name]]
+        if several:
+            values = np.array([v for v in seeds[name] if v is not None])
+            row += [values.min(), np.median(values), values.max()]
+        table.add_row(label, *(f"{factor * v:.2f}{unit}" for v in row))
+    console.print(table)
+    for warning in result.get("warnings", ()):
+        console.print(f"! {warning}", style="yellow", highlight=False)
+
+
+# --- infer -----------------------------------------------------------------------------------
+
+
+def infer(argv: list[str]) -> int:
+    """Print the scenes in images, one line of JSON each."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Infer:
+        model: Annotated[str, Positional]
+        """Run folder, or the name of a model that comes along."""
+        images: Annotated[tuple[Path, ...], Positional]
+        """Image files (anything that Pillow reads, or .npy)."""
+        overlay: Path | None = None
+        """Folder for pictures with the windows drawn: first red, second green, third blue."""
+
+    options = _parse(Infer, "airscene infer", argv, description="What is in these images?")
+    if not options.images:
+        raise AirsceneError("no image given: airscene infer MODEL IMAGE…")
+    _use_compilation_cache()
+    from airscene.inference import load
+
+    predictor = load(options.model)
+    good, bad = [], 0
+    for path in options.images:
+        try:
+            good.append((path, read_image(path)))
+        except AirsceneError as error:
+            print(f"airscene: {error}", file=sys.stderr)
+            bad += 1
+    for start in range(0, len(good), 256):
+        part = good[start : start + 256]
+        scenes = predictor.infer_batch([image for _, image in part])
+        for (path, image), scene in zip(part, scenes, strict=True):
+            print(json.dumps({"file": str(path), **scene.to_dict()}), flush=True)
+            if options.overlay is not None:
+                _write_overlay(options.overlay / f"{path.stem}.png", image, scene)
+    return 2 if bad else 0
+
+
+def read_image(path: Path) -> "np.ndarray":
+    """An image file as (height, width) or (height, width, 3), uint8 or float in [0, 1]."""
+    import numpy as np
+    from PIL import Image
+
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        with Image.open(path) as image:
+            if image.mode in ("I;16", "I;16B", "I"):
+                return np.asarray(image, np.float32).clip(0, 65535) / 65535
+            if image.mode in ("L", "1"):
+                return np.asarray(image.convert("L"))
+            if image.mode in ("LA", "RGBA", "PA", "P"):  # what is transparent counts as black
+                image = image.convert("RGBA")
+                return np.asarray(Image.alpha_composite(_black(image), image).convert("RGB"))
+            return np.asarray(image.convert("RGB"))
+    except FileNotFoundError:
+        raise AirsceneError(f"{path}: no such file") from None
+    except Exception as error:
+        reason = str(error).replace("\n", " ")
+        raise AirsceneError(f"{path}: not an image that can be read ({reason})") from None
+
+
+def _black(image):
+    from PIL import Image
+
+    return Image.new("RGBA", image.size, (0, 0, 0, 255))
+
+
+def _write_overlay(path: Path, image: "np.ndarray", scene) -> None:
+    from PIL import Image
+
+    from airscene import checkpoint, figures
+
+    pixels = image.astype("float32") / 255 if image.dtype == "uint8" else image
+    with checkpoint.atomic(path) as temporary:
+        Image.fromarray(figures.overlay(pixels, scene)).save(temporary, "PNG")
+
+
+# --- models, data ----------------------------------------------------------------------------
+
+
+def models(argv: list[str]) -> int:
+    """List the models that come along."""
+    _no_options(argv, "models", "The models that come along, and how they were trained.")
+    from airscene.checkpoint import load_note
+    from airscene.inference import bundled
+
+    for name, path in bundled().items():
+        note = load_note(path)
+        settings = "".join(f" --{k.replace('_', '-')} {v}" for k, v in note["settings"].items())
+        accuracy = 100 * note["held_out_count_accuracy"]
+        print(f"{name:9} {accuracy:.1f}% of held-out counts right; {path.stat().st_size >> 10} KB")
+        print(f"{'':9} {note['command']}{settings} (seed {note['seed']})")
+        print(f"{'':9} {path}")
+    return 0
+
+
+def data(argv: list[str]) -> int:
+    """List the data sets."""
+    _no_options(argv, "data", "The data sets, and where they lie.")
+    from airscene.data import DATASETS
+
+    for name, dataset in DATASETS.items():
+        print(f"{name:9} {dataset.description}\n{'':9} {dataset.where()}")
+    return 0
+
+
+def _no_options(argv: list[str], name: str, description: str) -> None:
+    if argv and argv[0] in ("-h", "--help"):
+        print(f"usage: airscene {name}\n\n{description}")
+        raise SystemExit(0)
+    if argv:
+        raise AirsceneError(f"airscene {name} takes no options, but was given {argv[0]!r}")
+
+
+# --- shared ----------------------------------------------------------------------------------
+
+
+def _parse(cls: Any, prog: str, argv: list[str], default: Any = None, description: str = "") -> Any:
+    """The options of a command; `--help` and mistakes in them end the program here."""
+    import tyro
+
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def _numbers(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        kinds = {tuple[int, ...]: int, tuple[float, ...]: float}
+        if info.type not in kinds:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="A,B,…",
+            instance_from_str=lambda words: tuple(map(kinds[info.type], words[0].split(","))),
+            is_instance=lambda value: isinstance(value, tuple),
+            str_from_instance=lambda value: [",".join(map(str, value))],
+        )
+
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    given = {} if default is None else {"default": default}
+    return tyro.cli(
+        cls,
+        prog=prog,
+        args=argv,
+        description=description,
+        config=markers,
+        registry=registry,
+        **given,
+    )
+
+
+def _console(stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+def _use_compilation_cache() -> None:
+    """Let JAX keep compiled programs between calls, unless the user has said where."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "airscene" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

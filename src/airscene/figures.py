@@ -1,0 +1,271 @@
+"""Figures: NumPy data in, a matplotlib `Figure` out. No pyplot, so no global state, no backend.
+
+Sizes are in inches, and the report shows an inch as 96 CSS pixels: text is equally large in every
+figure. Where windows are drawn, the colour says which inference step they come from.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image, ImageDraw
+from scipy.ndimage import gaussian_filter
+
+if TYPE_CHECKING:
+    from airscene.scene import Scene
+
+STEP_COLOURS = ("#ff3b30", "#30c552", "#3a86ff", "#ffb000", "#d65cff", "#12c2d6", "#ff7ab2")
+"""Of each step's windows: red, green, blue as in the paper, then others, then from the start."""
+
+WIDE, HALF = 9.95, 4.6
+INK, MUTED, FAINT = "#22262b", "#7a828c", "#d9dde2"
+LINE, SEED_LINE = "#1f5aa6", "#a9c0dd"
+
+
+def curves(metrics: list[dict[str, Any]]) -> Figure:
+    """ELBO and held-out count accuracy over training: a thin line per seed, their median bold."""
+    figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
+    left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
+    _curve(left, metrics, "elbo", "ELBO", "nats per image")
+    _curve(right, metrics, "count_accuracy", "Count accuracy", "% of held-out scenes", 100.0)
+    right.set_ylim(0, 100)
+    return figure
+
+
+def reconstructions(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> Figure:
+    """Images over what was inferred of them: the scene drawn again, its windows and its count."""
+    height, width = images[0].shape[:2] if len(images) else (1, 1)
+    margin = _overhang(scenes, height, width)
+    ratio = (height + 2 * margin) / (width + 2 * margin)
+    pairs, columns = _shape(len(images))
+    figure, tiles = _tiles(2 * pairs, columns, WIDE, ratio, feet=(0.0, 0.26), room=(0.2, 0.22))
+    for k, (image, scene) in enumerate(zip(images, scenes, strict=True)):
+        first = k + k // columns * columns  # each row of images is followed by one of scenes
+        pair = tiles[first], tiles[first + columns]
+        for axes, picture in zip(pair, (image, scene.render()), strict=True):
+            _show(axes, picture)
+            axes.set(xlim=(-margin, width + margin), ylim=(height + margin, -margin))
+        _draw_windows(pair[1], scene)
+        _note(pair[1], f"{scene.count} object{'' if scene.count == 1 else 's'}")
+        if k % columns == 0:
+            for axes, text in zip(pair, ("image", "inferred"), strict=True):
+                _note(axes, text, at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90)
+    _step_legend(figure, max((scene.count for scene in scenes), default=0))
+    return figure
+
+
+def confusion(matrix: np.ndarray) -> Figure:
+    """How often a true count (row) was inferred as which count (column); shades are row shares.
+
+    Counts beyond the largest that occurs get no row.
+    """
+    matrix = matrix[: 1 + np.flatnonzero(matrix.any(axis=1)).max(initial=0)]
+    rows, columns = matrix.shape
+    cell = min(0.72, (HALF - 0.7) / columns)
+    figure = Figure(figsize=(HALF, rows * cell + 0.75), layout="constrained")
+    axes = figure.subplots()
+    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    shades = LinearSegmentedColormap.from_list("share", ["#f3f5f8", "#7fa8d6", "#1f4e8c"])
+    axes.pcolormesh(share, cmap=shades, vmin=0, vmax=1, edgecolor="white", linewidth=2)
+    for (i, j), number in np.ndenumerate(matrix):
+        colour = "white" if share[i, j] > 0.65 else INK if number else "#b9c0c9"
+        style = {"weight": "bold" if i == j else "normal", "size": min(10, 24 * cell)}
+        axes.text(j + 0.5, i + 0.5, str(number), ha="center", va="center", color=colour, **style)
+    _plain(axes)
+    axes.set(aspect="equal", xlim=(0, columns), ylim=(rows, 0))
+    axes.set_xticks(np.arange(columns) + 0.5, [str(n) for n in range(columns)], color=INK)
+    axes.set_yticks(np.arange(rows) + 0.5, [str(n) for n in range(rows)], color=INK)
+    axes.tick_params(length=0, labelsize=9)
+    axes.set_xlabel("inferred count", color=MUTED, fontsize=9)
+    axes.set_ylabel("true count", color=MUTED, fontsize=9)
+    return figure
+
+
+def samples(images: Sequence[np.ndarray]) -> Figure:
+    """Images that the model draws by itself, from the prior."""
+    height, width = images[0].shape[:2] if len(images) else (1, 1)
+    rows, columns = _shape(len(images))
+    figure, tiles = _tiles(rows, columns, WIDE, height / width)
+    for axes, image in zip(tiles, images, strict=False):
+        _show(axes, image)
+    return figure
+
+
+def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Figure:
+    """Where each step looks: a smoothed histogram of its windows' centres over many scenes.
+
+    `centres` is (scenes, steps, 2), x and y in pixels; `used` (scenes, steps) says which count.
+    """
+    rows, columns = _shape(used.shape[1], most=3)
+    figure, tiles = _tiles(rows, columns, HALF, height / width, feet=(0.46,))
+    for step, (axes, mine) in enumerate(zip(tiles, used.T, strict=False)):
+        axes.set(visible=True, xlim=(0, width), ylim=(height, 0))
+        _plain(axes, frame=True)
+        _note(axes, f"step {step + 1}", color=_colour(step), size=9, weight="bold")
+        if mine.any():
+            _heatmap(axes, centres[mine, step], height, width, _colour(step))
+            _note(axes, f"in {mine.mean():.0%} of scenes", offset=(0, -16))
+        else:
+            _note(axes, "never used", at=(0.5, 0.5), offset=(0, 0), va="center", size=9)
+    return figure
+
+
+def overlay(image: np.ndarray, scene: "Scene", scale: int | None = None) -> np.ndarray:
+    """The image, `scale` times as large, with windows in their steps' colours: uint8, RGB.
+
+    Without `scale`, the shorter side gets at least 200 pixels. Windows end at the image's edge,
+    where their border stays visible.
+    """
+    height, width = image.shape[:2]
+    scale = scale or math.ceil(200 / min(height, width))
+    pixels = np.round(255 * _rgb(image)).astype(np.uint8)
+    picture = Image.fromarray(pixels.repeat(scale, axis=0).repeat(scale, axis=1))
+    far = np.array([width, height, width, height]) * scale - 1
+    for step, thing in enumerate(scene.objects):
+        x0, y0, x1, y1 = np.clip(np.round(np.array(thing.window) * scale), 0, far).tolist()
+        ImageDraw.Draw(picture).rectangle((x0, y0, x1, y1), outline=_colour(step), width=2)
+    return np.array(picture)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file, at two pixels per CSS pixel; the same bytes for the same figure."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=192, facecolor="white", metadata={"Software": None})
+    return file.getvalue()
+
+
+def _colour(step: int) -> str:
+    return STEP_COLOURS[step % len(STEP_COLOURS)]
+
+
+def _rgb(image: np.ndarray) -> np.ndarray:
+    """Any image as (height, width, 3) in [0, 1]."""
+    image = image if image.ndim == 3 else image[..., None]
+    return np.clip(np.broadcast_to(image, (*image.shape[:2], 3)), 0, 1)
+
+
+def _shape(count: int, most: int = 10) -> tuple[int, int]:
+    """Rows and columns of a grid: as few rows as possible, all about equally long."""
+    rows = max(-(-count // most), 1)
+    return rows, max(-(-count // rows), 1)
+
+
+def _tiles(
+    rows: int, columns: int, width: float, ratio: float, feet=(0.0,), room=(0.0, 0.0)
+) -> tuple[Figure, list[Axes]]:
+    """A grid of axes, row by row, hidden until used; images of this ratio fill them exactly.
+
+    Rows in turn leave space under them (`feet`), the grid at its left and top (`room`). Laid out
+    by hand: matplotlib's layout engines leave uneven gaps between images.
+    """
+    gap, edge = 0.07, 0.03
+    left, top = room[0] + edge, room[1] + edge
+    tile = min((width - left - edge + gap) / columns - gap, 1.48)
+    width = left + columns * (tile + gap) - gap + edge
+    ends = np.cumsum([tile * ratio + gap + feet[row % len(feet)] for row in range(rows)])
+    height = top + ends[-1] - gap + edge
+    figure = Figure(figsize=(width, height))
+
+    def axes(row: int, column: int) -> Axes:
+        x = left + column * (tile + gap)
+        y = height - top - ends[row] + gap + feet[row % len(feet)]
+        box = (x / width, y / height, tile / width, tile * ratio / height)
+        return figure.add_axes(box, visible=False)
+
+    return figure, [axes(row, column) for row in range(rows) for column in range(columns)]
+
+
+def _plain(axes: Axes, frame: bool = False) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set(visible=frame, color=FAINT)
+
+
+def _show(axes: Axes, image: np.ndarray) -> None:
+    height, width = image.shape[:2]
+    axes.set_visible(True)
+    axes.imshow(_rgb(image), extent=(0, width, height, 0), interpolation="nearest")
+    _plain(axes)
+
+
+def _note(axes: Axes, text: str, at=(0.5, 0), offset=(0, -4), **style: Any) -> None:
+    """Text at a point of the axes (in shares of it), by default centred under them."""
+    style = {"ha": "center", "va": "top", "color": MUTED, "size": 8} | style
+    axes.annotate(text, at, offset, xycoords="axes fraction", textcoords="offset points", **style)
+
+
+def _overhang(scenes: Sequence["Scene"], height: int, width: int) -> float:
+    """How far windows reach out of their images, as far as that is shown."""
+    windows = [thing.window for scene in scenes for thing in scene.objects]
+    reach = [max(-x0, -y0, x1 - width, y1 - height) for x0, y0, x1, y1 in windows]
+    return min(max([*reach, 0.0]) + 0.5, 0.15 * min(height, width))
+
+
+def _draw_windows(axes: Axes, scene: "Scene") -> None:
+    for step, thing in enumerate(scene.objects):
+        x0, y0, x1, y1 = thing.window
+        border = {"fill": False, "edgecolor": _colour(step), "linewidth": 1.6}
+        axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, **border))
+
+
+def _step_legend(figure: Figure, steps: int) -> None:
+    """The steps' names in their colours, at the top right."""
+    width, height = figure.get_size_inches()
+    for step in range(steps):
+        x, y = 1 - (0.03 + 0.55 * (steps - 1 - step)) / width, 1 - 0.03 / height
+        style = {"color": _colour(step), "size": 8.5, "weight": "bold"}
+        figure.text(x, y, f"step {step + 1}", ha="right", va="top", **style)
+
+
+def _heatmap(axes: Axes, centres: np.ndarray, height: int, width: int, colour: str) -> None:
+    """Bins are a 32nd of the shorter side; smoothed, since few scenes fall in each."""
+    bins = [max(1, round(32 * side / min(height, width))) for side in (height, width)]
+    inside = ((0, height), (0, width))
+    density, _, _ = np.histogram2d(centres[:, 1], centres[:, 0], bins=bins, range=inside)
+    picture = gaussian_filter(density, 1.3, mode="constant")
+    dark = tuple(0.45 * channel for channel in to_rgb(colour))
+    shades = LinearSegmentedColormap.from_list("step", ["white", colour, dark])
+    axes.imshow(picture, cmap=shades, vmin=0, extent=(0, width, height, 0), interpolation="bicubic")
+
+
+def _curve(
+    axes: Axes, metrics: list[dict[str, Any]], key: str, title: str, unit: str, scale: float = 1.0
+) -> None:
+    """One quantity over steps. Rows that lack it are left out."""
+    rows = [row for row in metrics if np.isfinite(np.array(row.get(key, []), float)).any()]
+    axes.set_title(title, loc="left", fontsize=10.5, weight="bold", color=INK, pad=10)
+    if not rows:
+        _plain(axes)
+        _note(axes, "not measured", at=(0.5, 0.5))
+        return
+    steps = [row["step"] for row in rows]
+    values = scale * np.array([row[key] for row in rows], float)
+    middle, seeds = np.nanmedian(values, axis=1), values.shape[1]
+    if seeds > 1:
+        axes.plot(steps, values, color=SEED_LINE, linewidth=0.9)
+    axes.plot(steps, middle, color=LINE, linewidth=2.2, marker="o" if len(rows) == 1 else None)
+    _dress(axes, values, unit + (f", {seeds} seeds" if seeds > 1 else ""))
+    label = ("median\n" if seeds > 1 else "") + f"{middle[-1]:.1f}".replace("-", "\N{MINUS SIGN}")
+    style = {"va": "center", "color": LINE, "weight": "bold", "size": 9}
+    axes.annotate(label, (steps[-1], middle[-1]), (6, 0), textcoords="offset points", **style)
+
+
+def _dress(axes: Axes, values: np.ndarray, unit: str) -> None:
+    """Limits, ticks and unit of a curve. A first plunge must not flatten all that follows."""
+    low, high = np.nanquantile(values, 0.04), np.nanmax(values)
+    room = 0.06 * (high - low) or 1.0
+    axes.set_ylim(low - room, high + room)
+    axes.margins(x=0)
+    axes.grid(axis="y", color="#eef0f3", linewidth=0.9)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(length=0, labelsize=8.5, labelcolor=MUTED, pad=5)
+    axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
+    axes.set_title(unit, loc="right", fontsize=8.5, color=MUTED, pad=10)
+    axes.set_xlabel("training step", fontsize=8.5, color=MUTED)

@@ -1,0 +1,81 @@
+"""`fit`: train on an array of images."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from airscene import training
+from airscene.config import ModelConfig, TrainConfig
+from airscene.errors import AirsceneError
+from airscene.inference import Predictor, as_float_image
+
+
+def fit(
+    images: Any,
+    max_objects: int = 3,
+    *,
+    object_size: float | None = None,
+    steps: int = 2_500,
+    seeds: int = 1,
+    seed: int = 0,
+    progress: bool = True,
+    **settings: Any,
+) -> Predictor:
+    """Train on your own images, and return the model with the best held-out ELBO.
+
+    images: (batch, height, width) or (batch, height, width, channels), uint8 or float in [0, 1],
+        bright objects on a dark background. One in ten is held out.
+    max_objects: N, the most objects in an image.
+    object_size: typical side of an object's window in pixels (default: 0.45 of the shorter side).
+    settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
+    """
+    pixels = _as_uint8(images)
+    _, height, width, channels = pixels.shape
+    model = ModelConfig(
+        height=height, width=width, channels=channels, max_objects=max_objects,
+        size_mean=object_size / min(height, width) if object_size else ModelConfig.size_mean,
+    )  # fmt: skip
+    config = _configure(TrainConfig(steps=steps, seeds=seeds, seed=seed, model=model), settings)
+    held_out = np.arange(len(pixels)) % 10 == 0
+    last = None
+    for last in training.train(config, pixels[~held_out], pixels[held_out]):
+        if progress and last.look is not None:
+            print(f"step {last.step:,} of {steps:,}: ELBO {float(last.look.elbo.max()):.1f}")
+    assert last is not None and last.look is not None
+    best = int(np.nanargmax(np.asarray(last.look.elbo)))
+    warning = training.symptoms(last.look)[best]
+    if warning and progress:
+        print(f"! seed {seed + best} {warning}")
+    note = {"command": "airscene.fit", "seed": seed + best, "warning": warning}
+    return Predictor(training.pick(last.state.model, best), note)
+
+
+def _configure(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
+    """`config` with some fields set, its own or its model's."""
+    for name, value in settings.items():
+        if name in ModelConfig.__dataclass_fields__:
+            config = replace(config, model=replace(config.model, **{name: value}))
+        elif name in TrainConfig.__dataclass_fields__ and name != "data":
+            config = replace(config, **{name: value})
+        else:
+            raise AirsceneError(f"no setting {name!r}")
+    return config
+
+
+def _as_uint8(images: Any) -> np.ndarray:
+    """A batch of images as (batch, height, width, channels) uint8."""
+    array = np.asarray(images)
+    if array.dtype == object or array.ndim not in (3, 4):
+        raise AirsceneError(
+            f"images must be (batch, height, width) or (batch, height, width, channels), "
+            f"not {array.shape}"
+        )
+    if len(array) < 10:
+        raise AirsceneError(f"fit needs at least 10 images, not {len(array)}")
+    array = array[..., None] if array.ndim == 3 else array
+    if array.shape[-1] not in (1, 3):
+        raise AirsceneError(f"images must have 1 or 3 channels, not {array.shape[-1]}")
+    if array.dtype == np.uint8:
+        return array
+    return np.stack([np.round(255 * as_float_image(image)).astype(np.uint8) for image in array])

@@ -1,0 +1,240 @@
+"""Inference for users: images of any size in, `Scene`s out.
+
+`Predictor` is what `airscene.load` and `airscene.fit` return.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from PIL import Image
+
+from airscene import checkpoint
+from airscene.config import ModelConfig
+from airscene.errors import AirsceneError
+from airscene.model import AIR, Inference, tight_box
+from airscene.scene import Object, Scene
+
+BATCHES = (1, 16, 256)  # compiled batch sizes; what does not fill one is padded with black
+
+_infer_one = jax.jit(AIR.infer)
+_infer_many = jax.jit(jax.vmap(AIR.infer, (None, 0)))
+_sample = jax.jit(AIR.sample, static_argnames="n")
+
+
+class Predictor:
+    """A trained model, ready to take images apart."""
+
+    def __init__(self, air: AIR, note: dict[str, Any] | None = None):
+        self.air = air
+        self.note = note or {}
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration."""
+        return self.air.config
+
+    def infer(self, images: Any) -> Scene | list[Scene]:
+        """The scene in an image; for a batch (an array or a list of images), a list of scenes.
+
+        An image is (height, width) or (height, width, 3), uint8 or float in [0, 1], of any size:
+        it is resized to the model's, keeping its aspect. A batch is a list of such images, or an
+        array (batch, height, width) or (batch, height, width, channels); an array whose last axis
+        has length 3 and that has three axes is one colour image.
+        """
+        batch, single = _as_list(images)
+        scenes = self.infer_batch(batch)
+        return scenes[0] if single else scenes
+
+    def infer_batch(self, images: Sequence[np.ndarray]) -> list[Scene]:
+        """The scenes in several images, which may differ in size."""
+        frames = [Frame.of(image, self.config) for image in images]
+        found = self.infer_arrays(np.stack([frame.pixels for frame in frames]))
+        return [self._scene(frame, found, i) for i, frame in enumerate(frames)]
+
+    def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> Any:
+        """The compiled program alone: images of the model's size in, NumPy `Inference` out."""
+        if len(x) == 1:
+            found = jax.device_get(_infer_one(self.air, x[0]))
+            return jax.tree.map(lambda a: np.asarray(a)[None], found)
+        parts, rest = [], x
+        while len(rest):
+            size = next((b for b in BATCHES[1:] if b >= len(rest)), BATCHES[-1])
+            part, rest = rest[:size], rest[size:]
+            padding = np.zeros((size - len(part), *x.shape[1:]), np.float32)
+            parts.append(jax.device_get(_infer_many(self.air, np.concatenate([part, padding]))))
+        return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
+
+    def sample(self, key: Any = 0, n: int | None = None) -> Scene:
+        """A scene drawn from the prior, with n objects if that is given. `key`: a seed or a key."""
+        steps = self.config.max_objects
+        if n is not None and not 0 <= n <= steps:
+            raise AirsceneError(f"n must lie between 0 and {steps}, not {n}")
+        key = jax.random.key(key) if isinstance(key, int) else key
+        count, z_where, z_what = _sample(self.air, key, n=n)
+        y_att, y = jax.vmap(self.air.draw)(z_where, z_what)
+        posterior = np.eye(steps + 1, dtype=np.float32)[int(count)]
+        drawn = Inference(
+            steps=count,
+            log_q=jnp.where(posterior == 1, 0.0, -jnp.inf),
+            pose=jax.vmap(self.air.pose)(z_where),
+            z_what=z_what,
+            y_att=y_att,
+            box=jax.vmap(tight_box)(y),
+            elbo=jnp.array(jnp.nan),
+            residual=jnp.array(0.0),
+        )
+        drawn = jax.tree.map(lambda a: np.asarray(a)[None], drawn)
+        return self._scene(Frame.blank(self.config), drawn, 0)
+
+    def _scene(self, frame: "Frame", found: Any, row: int) -> Scene:
+        log_q = np.asarray(found.log_q[row])
+        count = int(np.argmax(log_q))
+        posterior = np.exp(log_q)
+        presence = np.cumsum(posterior[::-1])[::-1][1:]
+        objects = tuple(
+            Object(
+                presence=float(min(presence[i], 1.0)),
+                where=frame.where(found.pose[row, i]),
+                what=found.z_what[row, i],
+                patch=found.y_att[row, i],
+                box=frame.box(found.box[row, i], found.pose[row, i]),
+            )
+            for i in range(count)
+        )
+        elbo, residual = float(found.elbo[row]), float(found.residual[row])
+        return Scene(
+            frame.height, frame.width, self.config.channels, objects, posterior, elbo, residual
+        )
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An image as the model sees it, and the way back to the pixels of the image given."""
+
+    pixels: Float[np.ndarray, "height width channels"]
+    height: int
+    width: int
+    scale: float
+    """Model pixels per pixel of the image given."""
+    left: float
+    top: float
+    """Model pixels of black to the left of and above the image."""
+
+    @staticmethod
+    def of(image: np.ndarray, config: ModelConfig) -> "Frame":
+        """Resize an image to the model's size, keeping its aspect; black fills the rest."""
+        image = as_float_image(image)
+        height, width = image.shape[:2]
+        image = _with_channels(image, config.channels)
+        scale = min(config.height / height, config.width / width)
+        if (height, width) == (config.height, config.width):
+            return Frame(image, height, width, 1.0, 0.0, 0.0)
+        small = max(1, round(height * scale)), max(1, round(width * scale))
+        top, left = (config.height - small[0]) // 2, (config.width - small[1]) // 2
+        pixels = np.zeros((config.height, config.width, config.channels), np.float32)
+        for c in range(config.channels):
+            plane = Image.fromarray(image[..., c]).resize(
+                (small[1], small[0]), Image.Resampling.BILINEAR
+            )
+            pixels[top : top + small[0], left : left + small[1], c] = np.asarray(plane)
+        return Frame(pixels.clip(0, 1), height, width, scale, float(left), float(top))
+
+    @staticmethod
+    def blank(config: ModelConfig) -> "Frame":
+        """A black image of the model's own size."""
+        pixels = np.zeros((config.height, config.width, config.channels), np.float32)
+        return Frame(pixels, config.height, config.width, 1.0, 0.0, 0.0)
+
+    def where(self, pose: Float[np.ndarray, "3"]) -> tuple[float, float, float]:
+        """A pose as (side, x, y) in pixels of the image given."""
+        height, width = self.pixels.shape[:2]
+        side = float(pose[0]) * min(height, width)
+        x, y = (float(pose[1]) + 1) / 2 * width, (float(pose[2]) + 1) / 2 * height
+        return side / self.scale, (x - self.left) / self.scale, (y - self.top) / self.scale
+
+    def box(self, box: np.ndarray, pose: np.ndarray) -> tuple[float, float, float, float]:
+        """A box in pixels of the image given; an object that draws nothing has its centre's."""
+        if box[2] <= box[0]:
+            _, x, y = self.where(pose)
+            return (x, y, x, y)
+        x0, y0, x1, y1 = (float(v) for v in box)
+        x0, x1 = (x0 - self.left) / self.scale, (x1 - self.left) / self.scale
+        y0, y1 = (y0 - self.top) / self.scale, (y1 - self.top) / self.scale
+        return (x0, y0, x1, y1)
+
+
+def load(source: str | Path) -> Predictor:
+    """A trained model: a bundled one's name, a run folder, or a weights file."""
+    path = Path(source)
+    if str(source) in bundled():
+        path = bundled()[str(source)]
+    elif path.is_dir():
+        if not (path / "model.safetensors").is_file():
+            raise AirsceneError(f"{path} is not a run folder: it has no model.safetensors")
+        path = path / "model.safetensors"
+    elif not path.is_file():
+        names = ", ".join(bundled())
+        raise AirsceneError(f"no model {str(source)!r}: neither a run folder nor one of {names}")
+    return Predictor(*checkpoint.load_model(path))
+
+
+def bundled() -> dict[str, Path]:
+    """The models that come with the package, by name."""
+    folder = Path(str(files("airscene"))) / "weights"
+    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+def _as_list(images: Any) -> tuple[list[np.ndarray], bool]:
+    """The images one by one, and whether there was just one, not a batch."""
+    if isinstance(images, Sequence) and not isinstance(images, str | bytes):
+        batch, single = [np.asarray(image) for image in images], False
+    else:
+        array = np.asarray(images)
+        single = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] == 3)
+        if array.ndim not in (2, 3, 4):
+            raise AirsceneError(
+                f"an image must be (height, width) or (height, width, 3), not {array.shape}"
+            )
+        batch = [array] if single else list(array)
+    if not batch:
+        raise AirsceneError("an empty batch: expected at least one image")
+    return batch, single
+
+
+def as_float_image(image: np.ndarray) -> np.ndarray:
+    """Intensities in [0, 1], or one line that says why this is no image."""
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3)):
+        raise AirsceneError(
+            f"an image must be (height, width) or (height, width, 3), not {image.shape}"
+        )
+    if image.size == 0:
+        raise AirsceneError(f"an image without pixels: its shape is {image.shape}")
+    if image.dtype == np.uint8:
+        return image.astype(np.float32) / 255
+    if not np.issubdtype(image.dtype, np.floating):
+        raise AirsceneError(f"an image must be uint8 or float in [0, 1], not {image.dtype}")
+    if not np.isfinite(image).all():
+        raise AirsceneError("an image with NaN or infinite pixels")
+    if image.min() < 0 or image.max() > 1:
+        raise AirsceneError(
+            f"a float image must lie in [0, 1], but has values from {image.min():.3g} "
+            f"to {image.max():.3g}"
+        )
+    return image.astype(np.float32)
+
+
+def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
+    """(height, width, channels): grey from colour by luminance, colour from grey by repetition."""
+    image = image[..., None] if image.ndim == 2 else image
+    if image.shape[-1] == channels:
+        return image
+    if channels == 3:
+        return np.repeat(image, 3, axis=-1)
+    return image @ np.array([[0.299], [0.587], [0.114]], np.float32)

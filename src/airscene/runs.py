@@ -1,0 +1,363 @@
+"""A run folder: training into it, resuming, evaluating, and reporting from it.
+
+config.json              the preset's name and the resolved configuration
+metrics.jsonl            one line per look at the held-out scenes, one value per seed
+checkpoint.safetensors   the training state of every seed, to resume from
+model.safetensors        the seed with the best held-out ELBO, to infer with
+result.json              the evaluation
+report.html, figures/    the report
+"""
+
+import json
+import math
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import airscene
+from airscene import checkpoint, figures, training
+from airscene import config as config_
+from airscene.config import Counts, DataConfig, TrainConfig
+from airscene.data import Scenes, make_scenes
+from airscene.data.scenes import as_float
+from airscene.errors import AirsceneError
+from airscene.evaluation import Evaluation, evaluate
+from airscene.inference import Predictor, load
+from airscene.report import build_report
+
+LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
+EVAL_SCENES = 2_000  # held-out scenes of an evaluation (seed 1, so others than those)
+EVAL_SEED = 1
+CHECKPOINT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and what it was started with."""
+
+    path: Path
+    preset: str
+    config: TrainConfig
+
+    @property
+    def checkpoint(self) -> Path:
+        """The training state."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def model(self) -> Path:
+        """The served model."""
+        return self.path / "model.safetensors"
+
+    def command(self) -> str:
+        """What resumes this run."""
+        return f"airscene train {self.preset} --out {shlex.quote(str(self.path))} --resume"
+
+    @staticmethod
+    def create(path: Path, preset: str, config: TrainConfig) -> "Run":
+        """A new run folder."""
+        written = {"airscene": airscene.__version__, "preset": preset, "config": asdict(config)}
+        checkpoint.write_text(path / "config.json", json.dumps(written, indent=2) + "\n")
+        return Run(path, preset, config)
+
+    @staticmethod
+    def open(path: Path) -> "Run":
+        """A run folder that is there."""
+        try:
+            written = json.loads((path / "config.json").read_text())
+            preset, values = written["preset"], written["config"]
+        except OSError:
+            raise AirsceneError(f"{path} is not a run folder: it has no config.json") from None
+        except (ValueError, KeyError, TypeError):
+            raise AirsceneError(f"{path / 'config.json'} is damaged") from None
+        return Run(path, preset, config_.from_dict(TrainConfig, values))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line that was cut off is left out."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        except OSError:
+            return []
+        rows = []
+        for line in lines:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One look at the held-out scenes, for the live table and metrics.jsonl."""
+
+    step: int
+    elbo: list[float]
+    count_accuracy: list[float]
+    seconds: float
+    warnings: list[str | None]
+
+
+def train_run(
+    run: Run,
+    resume: bool,
+    on_row: Callable[[Row], None],
+    on_step: Callable[[int], None],
+) -> bool:
+    """Train into a run folder until it is done; False if it was interrupted, and can go on."""
+    config = run.config
+    images = make_scenes(config.data, config.model, held_out=False).images
+    held_out = make_scenes(config.data, config.model, held_out=True, scenes=LOOK_SCENES)
+    state = None
+    if resume and run.checkpoint.is_file():
+        state = checkpoint.load_state(
+            run.checkpoint, jax.eval_shape(lambda: training.start(config))
+        )
+        on_step(int(state.step[0]))
+    _truncate(run, 0 if state is None else int(state.step[0]))
+    rows = run.metrics()
+    started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
+    written = time.monotonic()
+    with _stop_requests() as stopped:
+        for progress in training.train(config, images, held_out.images, state):
+            on_step(progress.step)
+            done = progress.step == config.steps
+            if progress.look is not None:
+                row = _row(progress, held_out, time.monotonic() - started)
+                _append(run, row)
+                on_row(row)
+                if not np.isfinite(row.elbo).any():
+                    raise AirsceneError(
+                        f"every seed diverged by step {row.step}; try a lower learning rate"
+                    )
+            if done or stopped() or time.monotonic() - written > CHECKPOINT_SECONDS:
+                _save(run, progress.state)
+                written = time.monotonic()
+            if stopped() and not done:
+                return False
+    return True
+
+
+def _row(progress: training.Progress, held_out: Scenes, seconds: float) -> Row:
+    seen = progress.look
+    assert seen is not None
+    right = np.asarray(seen.count) == held_out.counts
+    return Row(
+        step=progress.step,
+        elbo=[round(float(e), 3) for e in seen.elbo],
+        count_accuracy=[round(float(a), 5) for a in right.mean(axis=1)],
+        seconds=round(seconds, 2),
+        warnings=training.symptoms(seen),
+    )
+
+
+def _append(run: Run, row: Row) -> None:
+    try:
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(_finite(asdict(row))) + "\n")
+    except OSError as error:
+        raise AirsceneError(f"cannot write into {run.path}: {error.strerror}") from None
+
+
+def _truncate(run: Run, step: int) -> None:
+    """Forget what was measured after the checkpoint; it will be measured again."""
+    kept = [json.dumps(row) + "\n" for row in run.metrics() if row["step"] <= step]
+    checkpoint.write_text(run.path / "metrics.jsonl", "".join(kept))
+
+
+def _save(run: Run, state: training.TrainState) -> None:
+    checkpoint.save_state(run.checkpoint, state)
+    rows = run.metrics()
+    if not rows:
+        return
+    best = best_seed(rows[-1])
+    note = {
+        "command": f"airscene train {run.preset}",
+        "settings": _changed(run),
+        "data": asdict(run.config.data),
+        "seed": run.config.seed + best,
+        "step": rows[-1]["step"],
+        "held_out_elbo": rows[-1]["elbo"][best],
+        "held_out_count_accuracy": rows[-1]["count_accuracy"][best],
+    }
+    checkpoint.save_model(run.model, training.pick(state.model, best), note)
+
+
+def best_seed(row: dict[str, Any]) -> int:
+    """The seed with the best held-out ELBO: chosen without labels."""
+    return int(np.nanargmax([math.nan if e is None else e for e in row["elbo"]]))
+
+
+def _changed(run: Run) -> dict[str, Any]:
+    """The settings in which the run differs from its preset."""
+    from airscene.presets import PRESETS
+
+    if run.preset not in PRESETS:
+        return {}
+    flat = lambda c: {**asdict(c), **asdict(c.model), **asdict(c.data)}  # noqa: E731
+    mine, default = flat(run.config), flat(PRESETS[run.preset].config)
+    return {k: v for k, v in mine.items() if k not in ("model", "data") and v != default[k]}
+
+
+@contextmanager
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM end training after the chunk in flight; a second one ends it at once."""
+    asked = []
+
+    def ask(number, frame):
+        asked.append(number)
+        signal.signal(number, previous[number])
+
+    previous = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, ask)
+    except ValueError:  # not in the main thread: nothing to catch
+        pass
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+# --- Evaluation and report -----------------------------------------------------------------
+
+
+def eval_scenes(
+    predictor: Predictor,
+    dataset: str | None = None,
+    counts: Counts | None = None,
+    seed: int = EVAL_SEED,
+    scenes: int = EVAL_SCENES,
+) -> Scenes:
+    """Held-out scenes of the data that the model was trained on, or of another data set."""
+    data = config_.from_dict(DataConfig, predictor.note.get("data") or asdict(DataConfig()))
+    if dataset is not None:
+        data = config_.from_dict(DataConfig, {**asdict(data), "dataset": dataset})
+    return make_scenes(
+        data, predictor.config, held_out=True, scenes=scenes, counts=counts, seed=seed
+    )
+
+
+def evaluate_all(source: str | Path, scenes: Scenes) -> tuple[Evaluation, dict[str, Any]]:
+    """The served model's evaluation, and result.json's content, with all seeds of a run."""
+    served = load(source)
+    evaluation = evaluate(served, scenes)
+    result = dict(evaluation.result)
+    path = Path(source)
+    if (path / "config.json").is_file() and (path / "checkpoint.safetensors").is_file():
+        result.update(_all_seeds(Run.open(path), served, evaluation, scenes))
+    return evaluation, _finite(result)
+
+
+def _all_seeds(
+    run: Run, served: Predictor, evaluation: Evaluation, scenes: Scenes
+) -> dict[str, Any]:
+    skeleton = jax.eval_shape(lambda: training.start(run.config))
+    models = checkpoint.load_state(run.checkpoint, skeleton).model
+    seeds = [run.config.seed + i for i in range(run.config.seeds)]
+    results = [
+        evaluation.result
+        if seed == served.note.get("seed")
+        else evaluate(Predictor(training.pick(models, i)), scenes).result
+        for i, seed in enumerate(seeds)
+    ]
+    names = [k for k, v in results[0].items() if isinstance(v, float)]
+    table = {"seed": seeds, **{name: [r[name] for r in results] for name in names}}
+    rows = run.metrics()
+    warnings = [
+        f"seed {seed} {warning}"
+        for seed, warning in zip(seeds, rows[-1]["warnings"] if rows else [], strict=False)
+        if warning
+    ]
+    return {"served_seed": served.note.get("seed"), "per_seed": table, "warnings": warnings}
+
+
+def report_run(run: Run) -> Path:
+    """Write report.html and its figures; the evaluation too, so that both are of one model."""
+    predictor = load(run.path)
+    scenes = eval_scenes(predictor)
+    evaluation, result = evaluate_all(run.path, scenes)
+    checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
+    facts = {
+        "Data": f"{run.config.data.dataset}, {_list(run.config.data.counts)} objects per scene",
+        "Training": f"{run.config.steps:,} steps of {run.config.batch} images, "
+        f"estimator {run.config.estimator}, {run.config.seeds} seed(s)",
+        "Held out": f"{len(scenes):,} scenes of objects that no training scene uses",
+        "Model": f"N = {run.config.model.max_objects}, {run.config.model.hidden} units, "
+        f"{run.config.model.codes} codes",
+        "Command": f"airscene train {run.preset}"
+        + "".join(f" --{k.replace('_', '-')} {_list(v)}" for k, v in _changed(run).items()),
+        "airscene": airscene.__version__,
+        "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+    page, pictures = build_report(
+        f"airscene: {run.preset}",
+        facts,
+        result,
+        _figures(run, predictor, scenes, evaluation),
+    )
+    for name, content in pictures.items():
+        with checkpoint.atomic(run.path / "figures" / name) as temporary:
+            temporary.write_bytes(content)
+    checkpoint.write_text(run.path / "report.html", page)
+    return run.path / "report.html"
+
+
+def _figures(
+    run: Run, predictor: Predictor, scenes: Scenes, evaluation: Evaluation
+) -> dict[str, tuple[str, Any]]:
+    """The report's pictures with their captions, in the order of the page."""
+    shown = as_float(scenes.images[:20]).squeeze(-1 if predictor.config.channels == 1 else ())
+    most = min(max(run.config.data.counts), predictor.config.max_objects)
+    samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]
+    height, width = predictor.config.height, predictor.config.width
+    centres = (evaluation.found.pose[..., 1:] + 1) / 2 * np.array([width, height])
+    count = np.argmax(evaluation.found.log_q, axis=1)
+    used = np.arange(centres.shape[1]) < count[:, None]
+    return {
+        "reconstructions": (
+            "Held-out scenes (above) and what the model makes of them (below): the windows of the "
+            "first, second and third step in red, green and blue.",
+            figures.reconstructions(list(shown), predictor.infer_batch(list(shown))),
+        ),
+        "curves": (
+            "ELBO and count accuracy on held-out scenes over training, one line per seed.",
+            figures.curves(run.metrics()),
+        ),
+        "confusion": (
+            "True count against inferred count.",
+            figures.confusion(evaluation.confusion),
+        ),
+        "policy": (
+            "Where each step looks, over all held-out scenes: the scanning policy.",
+            figures.policy(centres, used, height, width),
+        ),
+        "samples": (
+            "Scenes drawn from the generative model, one or more objects each.",
+            figures.samples([scene.render() for scene in samples]),
+        ),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities as null, since JSON has neither."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _list(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,134 @@
+"""`Scene` and `Object`: what a user holds, reads, edits and draws back. NumPy only.
+
+Convention: everything is in pixels of the image that the user gave; x runs to the right, y runs
+down, and the image spans 0 to width and 0 to height.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from airscene import attention
+from airscene.errors import AirsceneError
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Object:
+    """One object of a scene."""
+
+    presence: float
+    """Probability that the object is there: q(n >= i) for the object of step i."""
+    where: tuple[float, float, float]
+    """Side of the attention window, and its centre x, y, in pixels."""
+    what: Float[np.ndarray, " codes"]
+    """Code of the object's appearance."""
+    patch: Float[np.ndarray, "side side channels"]
+    """What the object draws inside its window, between 0 and 1."""
+    box: Box
+    """Tight box (x0, y0, x1, y1) of what the object draws."""
+
+    @property
+    def window(self) -> Box:
+        """The attention window (x0, y0, x1, y1)."""
+        side, x, y = self.where
+        return (x - side / 2, y - side / 2, x + side / 2, y + side / 2)
+
+    def moved(self, dx: float = 0.0, dy: float = 0.0) -> "Object":
+        """The same object elsewhere."""
+        side, x, y = self.where
+        x0, y0, x1, y1 = self.box
+        where, box = (side, x + dx, y + dy), (x0 + dx, y0 + dy, x1 + dx, y1 + dy)
+        return replace(self, where=where, box=box)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the patch."""
+        return {
+            "presence": round(self.presence, 6),
+            "box": _rounded(self.box),
+            "window": _rounded(self.window),
+            "where": _rounded(self.where),
+            "what": _rounded(self.what, 4),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What is in one image: how many objects, where each is, and what each looks like."""
+
+    height: int
+    width: int
+    channels: int
+    """Of what is drawn: 1 or 3."""
+    objects: tuple[Object, ...]
+    """The objects of the most probable count, in the order in which they were found."""
+    count_posterior: Float[np.ndarray, " counts"]
+    """q(n) for n = 0, ..., N."""
+    elbo: float
+    """Evidence lower bound in nats, with z at its mean. Much lower than usual: not an image of
+    the kind that the model was trained on."""
+    residual: float
+    """Share of the image's squared intensity that the objects leave unexplained."""
+
+    @property
+    def count(self) -> int:
+        """How many objects there are."""
+        return len(self.objects)
+
+    def render(self) -> Float[np.ndarray, "..."]:
+        """The scene drawn back as an image, (height, width) or (height, width, 3), in [0, 1]."""
+        canvas = np.zeros((self.height, self.width, self.channels), np.float32)
+        for thing in self.objects:
+            side, x, y = thing.where
+            pose = np.array(
+                [
+                    side / min(self.height, self.width),
+                    2 * x / self.width - 1,
+                    2 * y / self.height - 1,
+                ],
+                np.float32,
+            )
+            canvas += attention.write(thing.patch, pose, self.height, self.width)
+        canvas = canvas.clip(0, 1)
+        return canvas[..., 0] if self.channels == 1 else canvas
+
+    def moved(self, index: int, dx: float = 0.0, dy: float = 0.0) -> "Scene":
+        """The scene with one object moved by (dx, dy) pixels."""
+        thing = self._object(index).moved(dx, dy)
+        objects = [thing if i == index % self.count else o for i, o in enumerate(self.objects)]
+        return replace(self, objects=tuple(objects))
+
+    def without(self, index: int) -> "Scene":
+        """The scene with one object taken away."""
+        self._object(index)
+        kept = [o for i, o in enumerate(self.objects) if i != index % self.count]
+        return replace(self, objects=tuple(kept))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "count": self.count,
+            "count_posterior": _rounded(self.count_posterior, 6),
+            "objects": [thing.to_dict() for thing in self.objects],
+            "elbo": round(self.elbo, 2),
+            "residual": round(self.residual, 4),
+            "height": self.height,
+            "width": self.width,
+        }
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_dict())
+
+    def _object(self, index: int) -> Object:
+        if not -self.count <= index < self.count:
+            raise AirsceneError(f"no object {index}: the scene has {self.count}")
+        return self.objects[index]
+
+
+def _rounded(values: Any, digits: int = 2) -> list[float]:
+    return [round(float(v), digits) for v in values]
