@@ -3,6 +3,8 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The programs of the tests are small and many: what they cost is their compilation.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jaxtyping
 
@@ -16,5 +18,14 @@ from airscene.config import ModelConfig  # noqa: E402
 @pytest.fixture(scope="session")
 def tiny():
     return ModelConfig(
-        height=8, width=9, max_objects=2, hidden=6, codes=2, window=4, mlp=5, object_cost=1.0
+        height=8,
+        width=9,
+        max_objects=2,
+        object_cost=1.0,
+        patch=5,
+        patch_features=2,
+        hidden=6,
+        codes=2,
+        window=4,
+        mlp=5,
     )

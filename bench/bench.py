@@ -1,0 +1,152 @@
+"""Speed and memory of training and inference: `make bench`. Ratios within one run mean the most.
+
+Each figure is the median of several timed calls of a warm program.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from airscene import training
+from airscene.config import ModelConfig, TrainConfig
+from airscene.data import make_scenes
+from airscene.data.scenes import as_float
+from airscene.inference import Predictor, _infer_many
+from airscene.model import AIR
+from airscene.presets import preset
+
+RESULTS: dict[str, float | str] = {}
+
+
+def say(name: str, value: float | str, unit: str = "") -> None:
+    RESULTS[name] = value
+    text = value if isinstance(value, str) else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    print(f"{name:58} {text:>12} {unit}", flush=True)
+
+
+def seconds(call, repeats: int = 7) -> float:
+    """Median time of a call, after one to warm up."""
+    jax.block_until_ready(call())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def steps_per_second(config: TrainConfig, images: jax.Array, length: int) -> float:
+    box = [training.start(config)]
+
+    def chunk():
+        box[0], elbo = training.train_chunk(config, length, box[0], images)
+        return elbo
+
+    return length / seconds(chunk, repeats=3)
+
+
+def training_speed(config: TrainConfig, images: jax.Array, fast: bool) -> None:
+    length = 500 if fast else 50
+    say("training, 1 seed", steps_per_second(config, images, length), "steps/s")
+    seeds = 16 if fast else 4
+    many = replace(config, seeds=seeds)
+    rate = steps_per_second(many, images, length if fast else 10)
+    say(f"training, {seeds} seeds at once", rate * seeds, "seed-steps/s")
+    for name in ("nvil", "concrete", "vimco"):
+        other = replace(config, estimator=name)
+        say(f"training, {name}", steps_per_second(other, images, length), "steps/s")
+
+
+def time_to_99(config: TrainConfig, images: np.ndarray) -> None:
+    """Seconds, compilation included, until 99% of held-out counts are right (one seed)."""
+    held_out = make_scenes(config.data, config.model, held_out=True, scenes=1000)
+    jax.clear_caches()
+    start = time.perf_counter()
+    for progress in training.train(replace(config, eval_every=125), images, held_out.images):
+        if progress.look is not None:
+            right = np.mean(np.asarray(progress.look.count[0]) == held_out.counts)
+            if right >= 0.99:
+                took = time.perf_counter() - start
+                return say(f"time to 99%, compilation included ({progress.step} steps)", took, "s")
+    return say("time to 99%", "not reached")
+
+
+def scaling(config: TrainConfig, fast: bool) -> None:
+    """How the cost of a training step grows with N, image size and batch."""
+    length = 200 if fast else 20
+
+    def ms(config: TrainConfig) -> float:
+        shape = (2_000, config.model.height, config.model.width, 1)
+        images = jnp.asarray(np.random.default_rng(0).integers(0, 255, shape, np.uint8))
+        return 1e3 / steps_per_second(config, images, length)
+
+    for n in (1, 3, 6):
+        say(f"training step, N={n}", ms(_with(config, max_objects=n)), "ms")
+    for size in (50, 100, 150):
+        say(f"training step, {size}x{size}", ms(_with(config, height=size, width=size)), "ms")
+    for batch in (64, 256, 1024) if fast else (32, 64, 128):
+        say(f"training step, batch {batch}", ms(replace(config, batch=batch)), "ms")
+
+
+def _with(config: TrainConfig, **changes: int) -> TrainConfig:
+    return replace(config, model=replace(config.model, **changes))
+
+
+def inference_speed(predictor: Predictor, fast: bool) -> None:
+    config = preset("digits")
+    model: ModelConfig = predictor.config
+    for n in (0, 1, 2):
+        scenes = make_scenes(config.data, model, held_out=True, scenes=50, counts=(n,))
+        images = as_float(scenes.images)[..., 0]
+        took = seconds(lambda images=images: [predictor.infer(x) for x in images]) / len(images)
+        say(f"one image with {n} objects, model.infer", 1e3 * took, "ms")
+    size = 16_384 if fast else 256
+    scenes = make_scenes(config.data, model, held_out=True, scenes=size)
+    x = jnp.asarray(as_float(scenes.images))
+    rate = size / seconds(lambda: _infer_many(predictor.air, x))
+    say(f"batches of {size}, compiled program", rate, "images/s")
+    images = as_float(scenes.images[:2048])[..., 0]
+    rate = len(images) / seconds(lambda: predictor.infer(images) and None, repeats=3)
+    say(f"batches of {min(256, len(images))}, model.infer (Scene objects)", rate, "images/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    fast = jax.default_backend() != "cpu"
+    config = preset("digits")
+    images = make_scenes(config.data, config.model, held_out=False).images
+    say("device", jax.devices()[0].device_kind)
+    training_speed(config, jnp.asarray(images), fast)
+    time_to_99(config, images)
+    scaling(config, fast)
+    # Presence is trained: take the bundled model where there is one, so that inference stops early.
+    inference_speed(_trained(), fast)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    say("peak memory of this process", peak, "MiB")
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        say("peak memory of the device", stats["peak_bytes_in_use"] / 2**20, "MiB")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(RESULTS, indent=2))
+
+
+def _trained() -> Predictor:
+    from airscene.inference import bundled, load
+
+    if "digits" in bundled():
+        return load("digits")
+    return Predictor(AIR(ModelConfig(), jax.random.key(0)))
+
+
+if __name__ == "__main__":
+    main()
