@@ -19,8 +19,7 @@ from airscene import training
 from airscene.config import ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
-from airscene.inference import Predictor, _infer_many
-from airscene.model import AIR
+from airscene.inference import Predictor, infer_compiled, load
 from airscene.presets import preset
 
 RESULTS: dict[str, float | str] = {}
@@ -111,7 +110,7 @@ def inference_speed(predictor: Predictor, fast: bool) -> None:
     size = 16_384 if fast else 256
     scenes = make_scenes(config.data, model, held_out=True, scenes=size)
     x = jnp.asarray(as_float(scenes.images))
-    rate = size / seconds(lambda: _infer_many(predictor.air, x))
+    rate = size / seconds(lambda: infer_compiled(predictor.air, x))
     say(f"batches of {size}, compiled program", rate, "images/s")
     images = as_float(scenes.images[:2048])[..., 0]
     rate = len(images) / seconds(lambda: predictor.infer(images) and None, repeats=3)
@@ -120,6 +119,7 @@ def inference_speed(predictor: Predictor, fast: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="digits", help="model to time inference with")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     fast = jax.default_backend() != "cpu"
@@ -129,8 +129,7 @@ def main() -> None:
     training_speed(config, jnp.asarray(images), fast)
     time_to_99(config, images)
     scaling(config, fast)
-    # Presence is trained: take the bundled model where there is one, so that inference stops early.
-    inference_speed(_trained(), fast)
+    inference_speed(load(arguments.model), fast)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     say("peak memory of this process", peak, "MiB")
     stats = jax.devices()[0].memory_stats() or {}
@@ -138,14 +137,6 @@ def main() -> None:
         say("peak memory of the device", stats["peak_bytes_in_use"] / 2**20, "MiB")
     if arguments.json:
         arguments.json.write_text(json.dumps(RESULTS, indent=2))
-
-
-def _trained() -> Predictor:
-    from airscene.inference import bundled, load
-
-    if "digits" in bundled():
-        return load("digits")
-    return Predictor(AIR(ModelConfig(), jax.random.key(0)))
 
 
 if __name__ == "__main__":

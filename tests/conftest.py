@@ -23,7 +23,7 @@ def tiny():
         max_objects=2,
         object_cost=1.0,
         patch=5,
-        patch_features=2,
+        patch_features=4,
         hidden=6,
         codes=2,
         window=4,

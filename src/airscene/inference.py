@@ -23,8 +23,7 @@ from airscene.scene import Object, Scene
 
 BATCHES = (1, 16, 256)  # compiled batch sizes; what does not fill one is padded with black
 
-_infer_one = jax.jit(AIR.infer)
-_infer_many = jax.jit(jax.vmap(AIR.infer, (None, 0)))
+infer_compiled = jax.jit(AIR.infer)
 _sample = jax.jit(AIR.sample, static_argnames="n")
 
 
@@ -60,15 +59,13 @@ class Predictor:
 
     def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> Any:
         """The compiled program alone: images of the model's size in, NumPy `Inference` out."""
-        if len(x) == 1:
-            found = jax.device_get(_infer_one(self.air, x[0]))
-            return jax.tree.map(lambda a: np.asarray(a)[None], found)
         parts, rest = [], x
         while len(rest):
-            size = next((b for b in BATCHES[1:] if b >= len(rest)), BATCHES[-1])
+            size = next((b for b in BATCHES if b >= len(rest)), BATCHES[-1])
             part, rest = rest[:size], rest[size:]
-            padding = np.zeros((size - len(part), *x.shape[1:]), np.float32)
-            parts.append(jax.device_get(_infer_many(self.air, np.concatenate([part, padding]))))
+            if len(part) < size:
+                part = np.concatenate([part, np.zeros((size - len(part), *x.shape[1:]), x.dtype)])
+            parts.append(jax.device_get(infer_compiled(self.air, part)))
         return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
 
     def sample(self, key: Any = 0, n: int | None = None) -> Scene:

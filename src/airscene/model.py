@@ -1,6 +1,6 @@
 """AIR: the generative model and its inference network. Read it beside the paper's section 3.
 
-Everything here is about one image; callers `jax.vmap` over batches. The words are the paper's:
+Everything here but `infer` is about one image; callers `jax.vmap` over batches. The words are the paper's:
 `x` image, `n` count, `N` most steps, `z_pres`, `z_where`, `z_what`, `x_att` what is read at the
 window, `y_att` what is drawn there, `canvas` the sum of what is drawn, `omega` the parameters of a
 step's distributions, `h` the recurrent state.
@@ -20,7 +20,6 @@ from airscene.priors import (
     at_least,
     log_count_posterior,
     log_count_prior,
-    present,
     unary_probabilities,
 )
 
@@ -77,20 +76,36 @@ class Terms(eqx.Module):
 
 
 class Inference(eqx.Module):
-    """What inference with early stopping finds in one image; row i is step i."""
+    """What inference finds in each image of a batch; row i of `pose` and so on is step i."""
 
-    steps: Int[Array, ""]
+    steps: Int[Array, " batch"]
     """Steps that were executed."""
-    log_q: Float[Array, " counts"]
-    pose: Float[Array, "steps 3"]
-    z_what: Float[Array, "steps codes"]
-    y_att: Float[Array, "steps side side channels"]
-    box: Int[Array, "steps 4"]
+    log_q: Float[Array, "batch counts"]
+    pose: Float[Array, "batch steps 3"]
+    z_what: Float[Array, "batch steps codes"]
+    y_att: Float[Array, "batch steps side side channels"]
+    box: Int[Array, "batch steps 4"]
     """Tight box (x0, y0, x1, y1) of what is drawn, in canvas pixels; all 0 where nothing is."""
-    elbo: Float[Array, ""]
+    elbo: Float[Array, " batch"]
     """With z at its mean."""
-    residual: Float[Array, ""]
+    residual: Float[Array, " batch"]
     """Share of the image's squared intensity that the most probable scene leaves unexplained."""
+
+
+class Finding(eqx.Module):
+    """What is kept of one step of inference."""
+
+    logit: Float[Array, "*rows"]
+    pose: Float[Array, "*rows 3"]
+    z_what: Float[Array, "*rows codes"]
+    y_att: Float[Array, "*rows side side channels"]
+    box: Int[Array, "*rows 4"]
+    kl_where: Float[Array, "*rows"]
+    kl_what: Float[Array, "*rows"]
+    log_lik: Float[Array, "*rows"]
+    """log p(x | canvas) with this object and those before it."""
+    unexplained: Float[Array, "*rows"]
+    """Squared error of that canvas."""
 
 
 class AIR(eqx.Module):
@@ -216,55 +231,73 @@ class AIR(eqx.Module):
             log_ratio=log_p_z - log_q_z,
         )
 
-    def infer(self, x: Float[Array, "height width channels"]) -> Inference:
-        """Inference with z at its mean that really stops: an empty image costs one step."""
-        total = self.config.max_objects
-        prepared = self.core.prepare(x)
-        still = jnp.zeros(3 + self.config.codes)
-        shapes = jax.eval_shape(lambda: self.step(x, prepared, *self._start(x), still)[0])
-        blank = jax.tree.map(lambda s: jnp.zeros((total, *s.shape), s.dtype), shapes)
+    def infer(self, x: Float[Array, "batch height width channels"]) -> Inference:
+        """Inference with z at its mean that really stops: an empty image costs one step.
+
+        Takes a batch, since the loop goes on until no image of it expects another object. What
+        it still computes for the others is not used.
+        """
+        batch, total = x.shape[0], self.config.max_objects
+        prepared = jax.vmap(self.core.prepare)(x)
+        start = jax.vmap(self._start)(x)
+        shapes = jax.eval_shape(jax.vmap(self._find), x, prepared, *start)[0]
+        blank = jax.tree.map(lambda s: jnp.zeros((batch, total, *s.shape[1:]), s.dtype), shapes)
 
         def go_on(carry):
             i, log_reached, *_ = carry  # log q(n >= i)
-            return (i < total) & (log_reached > np.log(STOP_BELOW))
+            return (i < total) & jnp.any(log_reached > np.log(STOP_BELOW))
 
         def body(carry):
-            i, log_reached, h, z, canvas, steps = carry
-            step, h = self.step(x, prepared, h, z, canvas, still)
-            steps = jax.tree.map(lambda rows, row: rows.at[i].set(row), steps, step)
-            log_reached = log_reached + jax.nn.log_sigmoid(step.logit)
-            z = jnp.concatenate([step.z_where, step.z_what])
-            return i + 1, log_reached, h, z, canvas + step.y, steps
+            i, log_reached, state, rows = carry
+            row, state = jax.vmap(self._find)(x, prepared, *state)
+            rows = jax.tree.map(lambda rows, row: rows.at[:, i].set(row), rows, row)
+            return i + 1, log_reached + jax.nn.log_sigmoid(row.logit), state, rows
 
-        start = (jnp.array(0), jnp.array(0.0), *self._start(x), blank)
-        executed, *_, steps = jax.lax.while_loop(go_on, body, start)
-        return self._describe(x, executed, steps)
+        first = (jnp.array(0), jnp.zeros(batch), start, blank)
+        _, _, _, rows = jax.lax.while_loop(go_on, body, first)
+        return jax.vmap(self._describe)(x, rows)
 
-    def _describe(self, x, executed, steps: Step) -> Inference:
-        """What the user is told of a rollout of which only the first steps were executed."""
-        ran = jnp.arange(self.config.max_objects) < executed
-        steps = eqx.tree_at(  # a step that did not run: absent, and at its prior
-            lambda s: (s.logit, s.where.sd, s.what.sd),
-            steps,
-            (
-                jnp.where(ran, steps.logit, -100.0),
-                jnp.where(ran[:, None], steps.where.sd, 1.0),
-                jnp.where(ran[:, None], steps.what.sd, 1.0),
-            ),
+    def _find(self, x, prepared, h, z, canvas) -> tuple[Finding, tuple]:
+        """One step of inference: what is kept of it, and the state after it."""
+        step, h = self.step(x, prepared, h, z, canvas, jnp.zeros_like(z))
+        canvas = canvas + step.y
+        finding = Finding(
+            logit=step.logit,
+            pose=self.pose(step.z_where),
+            z_what=step.z_what,
+            y_att=step.y_att,
+            box=tight_box(step.y),
+            kl_where=step.where.kl(),
+            kl_what=step.what.kl(),
+            log_lik=self.log_likelihood(x, canvas),
+            unexplained=jnp.sum((x - jnp.minimum(canvas, 1.0)) ** 2),
         )
-        terms = self.terms(x, steps)
-        n = jnp.argmax(terms.log_q)
-        canvas = jnp.sum(steps.y * present(n, ran.size)[:, None, None, None], axis=0)
-        unexplained = jnp.sum((x - jnp.minimum(canvas, 1.0)) ** 2)
+        return finding, (h, jnp.concatenate([step.z_where, step.z_what]), canvas)
+
+    def _describe(self, x: Float[Array, "height width channels"], rows: Finding) -> Inference:
+        """What the user is told of one image."""
+        reached = jnp.cumsum(jax.nn.log_sigmoid(rows.logit)) > np.log(STOP_BELOW)
+        ran = jnp.concatenate([jnp.array([True]), jnp.cumprod(reached[:-1]).astype(bool)])
+        black = jnp.zeros_like(x)
+        terms = Terms(
+            log_lik=jnp.concatenate([self.log_likelihood(x, black)[None], rows.log_lik]),
+            log_q=log_count_posterior(jnp.where(ran, rows.logit, -100.0)),
+            log_p=jnp.asarray(log_count_prior(self.config)),
+            kl_where=rows.kl_where,
+            kl_what=rows.kl_what,
+            log_ratio=jnp.zeros_like(rows.kl_what),
+        )
+        energy = jnp.sum(x**2)
+        unexplained = jnp.concatenate([energy[None], rows.unexplained])[jnp.argmax(terms.log_q)]
         return Inference(
-            steps=executed,
+            steps=jnp.sum(ran),
             log_q=terms.log_q,
-            pose=jax.vmap(self.pose)(steps.z_where),
-            z_what=steps.z_what,
-            y_att=steps.y_att,
-            box=jax.vmap(tight_box)(steps.y),
+            pose=rows.pose,
+            z_what=rows.z_what,
+            y_att=rows.y_att,
+            box=rows.box,
             elbo=terms.elbo(),
-            residual=unexplained / jnp.maximum(jnp.sum(x**2), 1.0),
+            residual=unexplained / jnp.maximum(energy, 1.0),
         )
 
     def _start(self, x):
