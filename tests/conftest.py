@@ -4,11 +4,11 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The programs of the tests are small and many: what they cost is their compilation.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jaxtyping
 
-jaxtyping.install_import_hook("airscene", "beartype.beartype")
+jaxtyping.install_import_hook("airscene", "typecheck.check")
 
 import pytest  # noqa: E402
 

@@ -92,10 +92,11 @@ def all_scenes(model, x, key):
 
 
 def minus_elbo(model, x, key, temperature):
-    """For the noise that `key` gives. Beside it, the same with q(n) held, and q(n)."""
+    """For the noise that `key` gives. Also with q(n) held; beside them, q(n) and ell for each n."""
     q, log_joint, kl, _ = all_scenes(model, x, key)
-    elbo = lambda q: jnp.sum(q * (log_joint - kl - temperature * jnp.log(q)))
-    return -jnp.stack([elbo(q), elbo(jax.lax.stop_gradient(q))]), q
+    ells = [log_joint - kl - temperature * jnp.log(held) for held in (q, jax.lax.stop_gradient(q))]
+    values = jnp.stack([jnp.sum(q * ells[0]), jnp.sum(jax.lax.stop_gradient(q) * ells[1])])
+    return -values, (q, ells[0])
 
 
 def minus_bound(model, x, keys, temperature):
@@ -103,7 +104,7 @@ def minus_bound(model, x, keys, temperature):
     q, log_joint, _, log_ratio = jax.vmap(all_scenes, (None, None, 0))(model, x, keys)
     w = jnp.exp(log_joint + log_ratio) / q**temperature
     q_both = q[0][:, None] * q[1]
-    return -jnp.sum(q_both * jnp.log((w[0][:, None] + w[1]) / 2)), q_both
+    return -jnp.sum(q_both * jnp.log((w[0][:, None] + w[1]) / 2)), (q, w)
 
 
 def flat(tree):
@@ -112,17 +113,19 @@ def flat(tree):
 
 @jax.jit
 def exact(model, x, key, temperature):
-    """Minus the ELBO, its gradient, the part of the gradient that holds q(n), and q(n)."""
-    values, pull, q = jax.vjp(lambda m: minus_elbo(m, x, key, temperature), model, has_aux=True)
+    """Minus the ELBO, its gradient, the part of that which holds q(n), q(n), and ell for each n."""
+    values, pull, (q, ell) = jax.vjp(
+        lambda m: minus_elbo(m, x, key, temperature), model, has_aux=True
+    )
     whole, path = (flat(pull(row)[0]) for row in jnp.eye(2))
-    return values[0], whole, path, q
+    return values[0], whole, path, q, ell
 
 
 @jax.jit
 def exact_vimco(model, x, keys, temperature):
     value_and_grad = jax.value_and_grad(minus_bound, has_aux=True)
-    (value, q), tree = value_and_grad(model, x, keys, temperature)
-    return value, flat(tree), q
+    (_, (q, w)), tree = value_and_grad(model, x, keys, temperature)
+    return flat(tree), q, w
 
 
 @jax.jit
@@ -169,7 +172,7 @@ def nvil_mean(estimator, model, x, q, temperature=1.0):
 @pytest.mark.usefixtures("double")
 def test_nvil_is_unbiased(model, nvil, x):
     for temperature in (1.0, 1.7):
-        _, gradient, path, q = exact(model, x[0], first_key(KEY), temperature)
+        _, gradient, path, q, _ = exact(model, x[0], first_key(KEY), temperature)
         assert q.min() > 0.02
         mean = nvil_mean(nvil, model, x[:1], q, temperature)
         assert distance(mean, gradient) < 1e-6
@@ -178,7 +181,7 @@ def test_nvil_is_unbiased(model, nvil, x):
 
 @pytest.mark.usefixtures("double")
 def test_nvil_scales_only_its_score(config, model, nvil, x):
-    _, gradient, path, q = exact(model, x[0], first_key(KEY), 1.0)
+    _, gradient, path, q, _ = exact(model, x[0], first_key(KEY), 1.0)
     # Before there are moments the signal is zero: what is left is the path-wise part.
     fresh = eqx.tree_at(lambda e: e.ell, nvil, Moments())
     assert distance(nvil_mean(fresh, model, x[:1], q), path) < 1e-6
@@ -196,15 +199,24 @@ def test_nvil_learns_its_baseline_and_not_its_moments(model, nvil, x):
 
 
 @pytest.mark.usefixtures("double")
-def test_nvil_baseline_sees_only_the_steps_before(model, nvil, x):
-    steps = jax.jit(lambda x, noise: model.rollout(x, noise))(x[0], jnp.ones((2, 5)))
+def test_nvil_baseline_sees_the_steps_before_and_enters_the_loss(model, nvil, x):
+    roll = jax.jit(lambda x, key: model.rollout(x, model.noise(key)))
     predict = jax.jit(lambda x, steps: nvil.baseline(x, steps))
-    before = predict(x[0], steps)
+    steps = roll(x[0], first_key(KEY))
+    b = predict(x[0], steps)
     after = predict(x[0], eqx.tree_at(lambda s: s.z_what, steps, steps.z_what + 1))
-    assert before[0] == after[0]
-    assert before[1] != after[1]
+    assert b[0] == after[0]
+    assert b[1] != after[1]
     last = eqx.tree_at(lambda s: s.z_where, steps, steps.z_where.at[1].add(1))
-    np.testing.assert_array_equal(predict(x[0], last), before)
+    np.testing.assert_array_equal(predict(x[0], last), b)
+
+    _, _, _, q, ell = exact(model, x[0], first_key(KEY), 1.7)
+    said = [[q[0]], [1 - q[0], q[1] / (q[1] + q[2])], [1 - q[0], q[2] / (q[1] + q[2])]]
+    for n in range(3):
+        error = (ell[n] + 80) / np.sqrt(30) - b[: len(said[n])]
+        score = jnp.sum(jnp.log(jnp.array(said[n])) * error * np.sqrt(30))
+        value = forced(nvil, model, x[:1], jnp.array([n]), 1.7)[2]
+        np.testing.assert_allclose(value, jnp.sum(error**2) - ell[n] - score, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("double")
@@ -212,12 +224,16 @@ def test_vimco_follows_its_own_bound(model, x):
     keys = jax.random.split(jax.random.split(KEY)[0], 2)
     keys = jnp.stack([jax.random.split(key, 1)[0] for key in keys])
     for temperature in (1.7, 1.0):
-        _, gradient, q = exact_vimco(model, x[0], keys, temperature)
+        gradient, q, w = exact_vimco(model, x[0], keys, temperature)
         mean = 0
         for a, b in np.ndindex(3, 3):
             n = jnp.array([[a], [b]])
-            each, _, _, aux = forced(VIMCO(2), model, x[:1], n, temperature)
-            mean += q[a, b] * each
+            each, _, value, aux = forced(VIMCO(2), model, x[:1], n, temperature)
+            mean += q[0, a] * q[1, b] * each
+            # Without the sample itself, the bound is the other's log-weight.
+            bound, log_w = np.log((w[0, a] + w[1, b]) / 2), np.log([w[0, a], w[1, b]])
+            score = (bound - log_w[::-1]) @ np.log([q[0, a], q[1, b]])
+            np.testing.assert_allclose(value, -(bound + score), rtol=1e-6)
         assert distance(mean, gradient) < 1e-6
     singles = [exact(model, x[0], key, 1.0) for key in keys]
     assert distance(mean, singles[0][1]) > 0.01  # another objective than the ELBO
@@ -243,8 +259,11 @@ def test_concrete_tends_to_the_exact_gradient(model, x):
     grid = jnp.asarray(np.stack(np.meshgrid(u, u), axis=-1).reshape(-1, 1, 2))
 
     def losses(model):
+        rolled = estimators.rollouts(model, x[:1], jax.random.split(KEY)[0])
+
         def one(u):
             with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(estimators, "rollouts", lambda *_: rolled)
                 patch.setattr(jax.random, "logistic", lambda key, shape: u)
                 every = [Concrete(t)(model, x[:1], KEY) for t in (2.0, 0.4, 0.03)]
                 return jnp.stack([loss for loss, _ in every]), every[0][1].elbo
@@ -258,7 +277,7 @@ def test_concrete_tends_to_the_exact_gradient(model, x):
         return values, [flat(pull(row)[0]) for row in jnp.eye(3)], elbo
 
     values, gradients, elbo = evaluate(model)
-    value, gradient, _, _ = exact(model, x[0], first_key(KEY), 1.0)
+    value, gradient, *_ = exact(model, x[0], first_key(KEY), 1.0)
     bias = [distance(g, gradient) for g in gradients]
     error = np.abs(values / value - 1)
     assert bias[0] > 1.5 * bias[1] > 4 * bias[2] > 0

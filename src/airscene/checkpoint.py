@@ -70,6 +70,11 @@ def load_model(path: Path) -> tuple[AIR, dict[str, Any]]:
     return _fill(skeleton, arrays, path), header.get("note", {})
 
 
+def bundle(source: Path, target: Path) -> None:
+    """Write a run's model in half the size (float16), as the models that come along are."""
+    save_model(target, *load_model(source), dtype=np.float16)
+
+
 def load_note(path: Path) -> dict[str, Any]:
     """The note of a model, without its arrays."""
     return _load(path, arrays=False)[1].get("note", {})

@@ -82,6 +82,8 @@ class Train:
     """Run folder to write (default: runs/PRESET, or runs/PRESET-2 and so on)."""
     resume: bool = False
     """Go on with the run in --out where it stopped; start it if there is none."""
+    checkpoint_seconds: float = 30.0
+    """Seconds between checkpoints, from which a run that was killed goes on."""
 
 
 def train(argv: list[str]) -> int:
@@ -108,14 +110,14 @@ def train(argv: list[str]) -> int:
         raise AirsceneError(f"{out} is there already and is not a run folder")
     else:
         run = runs.Run.create(out, name, options.config)
-    return _train(run, options.resume)
+    return _train(run, options.resume, options.checkpoint_seconds)
 
 
-def _train(run: "Run", resume: bool) -> int:
+def _train(run: "Run", resume: bool, checkpoint_seconds: float) -> int:
     from airscene import runs
 
     console = _console()
-    finished = _train_with_table(run, resume, console)
+    finished = _train_with_table(run, resume, checkpoint_seconds, console)
     if not finished:
         console.print(f"Stopped; nothing is lost. Go on with:\n  {run.command()}")
         return 130
@@ -127,7 +129,9 @@ def _train(run: "Run", resume: bool) -> int:
     return 0
 
 
-def _train_with_table(run: "Run", resume: bool, console: "Console") -> bool:
+def _train_with_table(
+    run: "Run", resume: bool, checkpoint_seconds: float, console: "Console"
+) -> bool:
     """Train with a table that grows by a line per look, and a progress bar under it."""
     from rich.progress import (
         BarColumn,
@@ -176,7 +180,7 @@ def _train_with_table(run: "Run", resume: bool, console: "Console") -> bool:
                     warned.add(text)
                     console.print(text, style="yellow", highlight=False)
 
-        return runs.train_run(run, resume, on_row, on_step)
+        return runs.train_run(run, resume, checkpoint_seconds, on_row, on_step)
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

@@ -31,7 +31,7 @@ class ModelConfig:
 
     count_prior: Literal["geometric", "binomial", "uniform", "table"] = "geometric"
     """p(n), truncated at N and renormalised."""
-    object_cost: float = 15.0
+    object_cost: float = 25.0
     """Geometric p(n): nats that each object costs, p(n) proportional to exp(-cost n)."""
     object_rate: float = 0.5
     """Binomial p(n): the probability that each of the N objects is there."""

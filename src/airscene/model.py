@@ -78,17 +78,17 @@ class Terms(eqx.Module):
 class Inference(eqx.Module):
     """What inference finds in each image of a batch; row i of `pose` and so on is step i."""
 
-    steps: Int[Array, " batch"]
+    steps: Int[Array, "*batch"]
     """Steps that were executed."""
-    log_q: Float[Array, "batch counts"]
-    pose: Float[Array, "batch steps 3"]
-    z_what: Float[Array, "batch steps codes"]
-    y_att: Float[Array, "batch steps side side channels"]
-    box: Int[Array, "batch steps 4"]
+    log_q: Float[Array, "*batch counts"]
+    pose: Float[Array, "*batch steps 3"]
+    z_what: Float[Array, "*batch steps codes"]
+    y_att: Float[Array, "*batch steps side side channels"]
+    box: Int[Array, "*batch steps 4"]
     """Tight box (x0, y0, x1, y1) of what is drawn, in canvas pixels; all 0 where nothing is."""
-    elbo: Float[Array, " batch"]
+    elbo: Float[Array, "*batch"]
     """With z at its mean."""
-    residual: Float[Array, " batch"]
+    residual: Float[Array, "*batch"]
     """Share of the image's squared intensity that the most probable scene leaves unexplained."""
 
 

@@ -37,7 +37,6 @@ from airscene.report import build_report
 LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
 EVAL_SCENES = 2_000  # held-out scenes of an evaluation (seed 1, so others than those)
 EVAL_SEED = 1
-CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,7 @@ class Row:
 def train_run(
     run: Run,
     resume: bool,
+    checkpoint_seconds: float,
     on_row: Callable[[Row], None],
     on_step: Callable[[int], None],
 ) -> bool:
@@ -139,7 +139,7 @@ def train_run(
                     raise AirsceneError(
                         f"every seed diverged by step {row.step}; try a lower learning rate"
                     )
-            if done or stopped() or time.monotonic() - written > CHECKPOINT_SECONDS:
+            if done or stopped() or time.monotonic() - written > checkpoint_seconds:
                 _save(run, progress.state)
                 written = time.monotonic()
             if stopped() and not done:

@@ -112,15 +112,15 @@ def train_chunk(
 class Look(eqx.Module):
     """What one look at held-out images shows, for each seed. None of it needs labels."""
 
-    count: Int[Array, "seeds scenes"]
+    count: Int[Array, "*seeds scenes"]
     """The most probable count of each image, with z at its mean."""
-    elbo: Float[Array, " seeds"]
+    elbo: Float[Array, "*seeds"]
     """Mean ELBO, with z sampled."""
-    unexplained: Float[Array, " seeds"]
+    unexplained: Float[Array, "*seeds"]
     """Share of the images' squared intensity that is not explained."""
-    first_ink: Float[Array, " seeds"]
+    first_ink: Float[Array, "*seeds"]
     """Share of what is drawn that the first object draws."""
-    window_size: Float[Array, " seeds"]
+    window_size: Float[Array, "*seeds"]
     """Mean side of the windows in use, in standard deviations from the prior's mean."""
 
 

@@ -1,0 +1,271 @@
+"""The real command line, through a subprocess where it matters."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from airscene.cli import main
+from airscene.config import DataConfig, ModelConfig
+from airscene.data import make_scenes
+
+SMALL = [
+    "--hidden",
+    "16",
+    "--mlp",
+    "16",
+    "--codes",
+    "4",
+    "--window",
+    "8",
+    "--scenes",
+    "400",
+    "--batch",
+    "8",
+]
+ENVIRONMENT = {
+    **{k: v for k, v in os.environ.items() if k != "JAX_DISABLE_MOST_OPTIMIZATIONS"},
+    "COLUMNS": "120",
+}
+
+
+def start(*arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "airscene.cli", *arguments],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    process = start(*arguments)
+    out, error = process.communicate(timeout=300)
+    return process.returncode, out, error
+
+
+def metrics(folder: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: row[k] for k in ("step", "elbo", "count_accuracy")} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run with two seeds, not interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train = ["train", "digits", *SMALL, "--steps", "120", "--eval-every", "20", "--seeds", "2"]
+    code, out, error = run(*train, "--out", str(folder))
+    assert code == 0, error
+    assert "report.html" in out
+    return folder
+
+
+def test_a_run_folder_has_everything(trained: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert names == {
+        "config.json", "metrics.jsonl", "checkpoint.safetensors", "model.safetensors",
+        "result.json", "report.html", "figures",
+    }  # fmt: skip
+    assert [row["step"] for row in metrics(trained)] == [20, 40, 60, 80, 100, 120]
+    assert all(len(row["elbo"]) == len(row["count_accuracy"]) == 2 for row in metrics(trained))
+    result = json.loads((trained / "result.json").read_text())
+    for key in ("count_accuracy", "box_recall", "box_precision", "elbo", "mean_steps"):
+        assert isinstance(result[key], float)
+    assert result["per_seed"]["seed"] == [0, 1]
+    page = (trained / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 5
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert len(list((trained / "figures").glob("*.png"))) == 5
+
+
+def test_the_served_seed_has_the_best_elbo(trained: Path) -> None:
+    last = metrics(trained)[-1]
+    result = json.loads((trained / "result.json").read_text())
+    assert result["served_seed"] == int(np.argmax(last["elbo"]))
+
+
+def test_kill_and_resume_end_with_the_same_numbers(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    train = ["train", "digits", *SMALL, "--steps", "120", "--eval-every", "20", "--seeds", "2"]
+    train += ["--out", str(folder), "--checkpoint-seconds", "0"]
+    process = start(*train)
+    _wait(lambda: (folder / "checkpoint.safetensors").exists() and len(metrics(folder)) >= 2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(metrics(folder)) < 6
+    code, _, error = run("train", "digits", "--out", str(folder), "--resume")
+    assert code == 0, error
+    assert metrics(folder) == metrics(trained)
+    for name in ("model.safetensors", "checkpoint.safetensors"):
+        assert (folder / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    process = start(
+        "train", "digits", *SMALL, "--steps", "100000", "--eval-every", "20", "--out", str(folder)
+    )
+    _wait(lambda: (folder / "metrics.jsonl").exists() and len(metrics(folder)) >= 1)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert f"airscene train digits --out {folder} --resume" in out.replace("\n", "")
+    assert "Traceback" not in error
+    assert (folder / "checkpoint.safetensors").exists()
+
+
+def _wait(condition, seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except (OSError, ValueError):  # a file that is being written
+            pass
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], np.ndarray]:
+    folder = tmp_path_factory.mktemp("pictures")
+    scenes = make_scenes(DataConfig(), ModelConfig(), held_out=True, scenes=3, seed=11)
+    paths = [folder / f"{i}.png" for i in range(3)]
+    for path, image in zip(paths, scenes.images, strict=True):
+        Image.fromarray(image[..., 0]).save(path)
+    return paths, scenes.counts
+
+
+def test_infer_prints_a_scene_a_line(pictures, tmp_path: Path) -> None:
+    paths, counts = pictures
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(paths[0].read_bytes()[:60])
+    overlays = tmp_path / "overlays"
+    code, out, error = run(
+        "infer", "digits", *map(str, paths), str(bad), "no-such.png", "--overlay", str(overlays)
+    )
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 2
+    assert [row["count"] for row in rows] == counts.tolist()
+    assert [row["file"] for row in rows] == [str(path) for path in paths]
+    assert len(error.splitlines()) == 2
+    assert "bad.png" in error and "no-such.png: no such file" in error
+    assert sorted(path.name for path in overlays.iterdir()) == ["0.png", "1.png", "2.png"]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK"])
+def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, capsys) -> None:
+    source = Image.open(pictures[0][0])
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(source).astype(np.uint16) * 257)
+    else:
+        image = source.convert("RGB").convert(mode)
+    path = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
+    image.save(path)
+    assert main(["infer", "digits", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)["count"] == pictures[1][0]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("trian", "no command 'trian'"),
+        ("train nothing", "no preset 'nothing'; there are digits"),
+        ("train digits --steps 0", "steps must be at least 1"),
+        ("train digits --counts 0,-1", "counts must be"),
+        ("train digits --learning-rate nan", "learning-rate must be positive"),
+        ("train digits --count-prior table --count-table 1,2", "count-table needs 4 weights"),
+        ("train digits --channels 3 --out {tmp}/new", "digits has images of 1 channels"),
+        ("train digits --counts 40 --out {tmp}/new", "40 objects do not fit"),
+        ("train digits --out {tmp}/full", "not a run folder"),
+        ("train digits --out {tmp}/file/sub", "cannot write"),
+        ("train digits --out {run}", "holds a run already"),
+        ("train digits --out {run} --resume --steps 7", "the run has --steps 120"),
+        ("eval {tmp}", "not a run folder"),
+        ("eval nothing", "no model 'nothing'"),
+        ("eval digits --data nothing", "no data set 'nothing'"),
+        ("eval digits --data sprites", "3 channels"),
+        ("report {tmp}", "not a run folder"),
+        ("report {tmp}/none", "not a run folder"),
+        ("infer nothing image.png", "no model 'nothing'"),
+        ("infer digits {tmp}/file", "not an image"),
+        ("infer digits {tmp}", "not an image"),
+        ("models now", "takes no options"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    command: str, message: str, tmp_path: Path, trained: Path, capsys
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").write_text("x")
+    (tmp_path / "file").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    words = command.format(tmp=tmp_path, run=trained).split()
+    assert main(words) == 2
+    out, error = capsys.readouterr()
+    assert message in error
+    assert len(error.splitlines()) == 1
+    left = [p for p in sorted(tmp_path.rglob("*")) if p not in before and p.name != "new"]
+    assert all(p.parent.name == "new" for p in left), "something was half-written"
+
+
+def test_mistyped_options_end_with_status_2() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "digits", "--step", "5"])
+    assert caught.value.code == 2
+
+
+def test_a_full_disk_is_one_line(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("airscene.checkpoint.Path.write_text", full)
+    assert main(["eval", "digits", "--scenes", "20", "--out", str(tmp_path)]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_does_not_wait_for_jax() -> None:
+    code = (
+        "import sys; from airscene.cli import main; main(['--help']); print('jax' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "airscene train digits" in out.stdout
+    assert out.stdout.endswith("False\n")
+
+
+def test_models_and_data_are_listed(capsys) -> None:
+    assert main(["models"]) == 0
+    assert main(["data"]) == 0
+    out = capsys.readouterr().out
+    for word in ("digits", "sprites", "mnist", "airscene train"):
+        assert word in out
+
+
+def test_eval_of_a_bundled_model(tmp_path: Path, capsys) -> None:
+    arguments = ["--scenes", "100", "--counts", "0,1", "--out", str(tmp_path)]
+    assert main(["eval", "digits", *arguments]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["count_accuracy"] >= 0.95
+    assert np.sum(result["confusion"], axis=1)[2:].sum() == 0
+    assert "counts right" in capsys.readouterr().out
+
+
+def test_convergence(tmp_path: Path) -> None:
+    """The real thing: `digits`, one seed, learns to count held-out scenes."""
+    arguments = ["--steps", "1200", "--eval-every", "600", "--out", str(tmp_path / "run")]
+    code, _, error = run("train", "digits", *arguments)
+    assert code == 0, error
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["count_accuracy"] >= 0.98
+    assert result["box_recall"] >= 0.9
+    assert not result["warnings"]

@@ -1,0 +1,206 @@
+"""Scenes: what they are made of, where it lies, and that the same request gives the same scenes."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from airscene.config import DataConfig, ModelConfig
+from airscene.data import DATASETS, digits, make_scenes
+from airscene.data.digits import HELD_OUT, MNIST_SHA256, embedded_digits
+from airscene.data.scenes import as_float
+from airscene.data.sprites import RADII
+from airscene.errors import AirsceneError
+
+CHANNELS = {"digits": 1, "mnist": 1, "sprites": 3}
+
+
+def scenes(dataset, count=50, *, counts=(0, 1, 2), height=50, width=50, held_out=False, seed=0):
+    data = DataConfig(dataset=dataset, counts=counts, scenes=count, data_seed=seed)
+    model = ModelConfig(height=height, width=width, channels=CHANNELS.get(dataset, 1))
+    return make_scenes(data, model, held_out=held_out)
+
+
+def ink_box(mask):
+    """(x0, y0, x1, y1) of what is not zero."""
+    rows, columns = np.nonzero(mask)
+    return [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+
+
+def crops(made):
+    """Each object's pixels, by its box, with its label."""
+    for image, count, boxes, labels in zip(
+        made.images, made.counts, made.boxes, made.labels, strict=True
+    ):
+        for (x0, y0, x1, y1), label in zip(boxes[:count], labels[:count], strict=True):
+            yield image[y0:y1, x0:x1, 0], int(label)
+
+
+def known_digits():
+    """Which of the embedded digits have this crop: most crops are one digit's alone."""
+    known = {}
+    for index, glyph in enumerate(embedded_digits()[0]):
+        x0, y0, x1, y1 = ink_box(glyph)
+        crop = glyph[y0:y1, x0:x1]
+        known.setdefault((crop.shape, crop.tobytes()), []).append(index)
+    return known
+
+
+@pytest.mark.parametrize("dataset", ["digits", "sprites"])
+def test_the_same_request_gives_the_same_scenes(dataset):
+    one, same = scenes(dataset), scenes(dataset)
+    for name in ("images", "counts", "boxes", "labels"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(same, name))
+    assert (one.images != scenes(dataset, seed=1).images).any()
+    assert (one.images != scenes(dataset, held_out=True).images).any()
+
+
+@pytest.mark.parametrize("dataset", ["digits", "sprites"])
+@pytest.mark.parametrize("counts", [(0,), (0, 1, 2), (1, 3)])
+def test_counts_are_those_that_are_asked_for(dataset, counts):
+    made = scenes(dataset, 60, counts=counts, height=60, width=70)
+    assert len(made) == 60
+    assert made.images.shape == (60, 60, 70, CHANNELS[dataset])
+    assert made.images.dtype == np.uint8
+    assert set(made.counts) == set(counts)
+    assert made.boxes.shape == (60, max(counts), 4)
+    there = np.arange(max(counts)) < made.counts[:, None]
+    assert (made.boxes[~there] == -1).all()
+    assert (made.labels[~there] == -1).all()
+    assert (made.boxes[there] >= 0).all()
+    assert (made.labels[there] >= 0).all()
+    assert not made.images[made.counts == 0].any()
+    assert made.images[made.counts > 0].any(axis=(1, 2, 3)).all()
+
+
+def test_the_arguments_take_precedence_over_the_configuration():
+    data, model = DataConfig(counts=(0, 1, 2), scenes=9, data_seed=4), ModelConfig()
+    made = make_scenes(data, model, held_out=False, scenes=5, counts=(2,), seed=7)
+    expected = scenes("digits", 5, counts=(2,), seed=7)
+    np.testing.assert_array_equal(made.images, expected.images)
+
+
+def test_digits_lie_in_tight_disjoint_boxes():
+    made = scenes("digits", 200, counts=(1, 2, 3), height=60, width=64)
+    for image, count, boxes in zip(made.images, made.counts, made.boxes, strict=True):
+        covered = np.zeros(image.shape[:2], int)
+        for x0, y0, x1, y1 in boxes[:count]:
+            assert ink_box(image[y0:y1, x0:x1, 0]) == [0, 0, x1 - x0, y1 - y0]
+            covered[y0:y1, x0:x1] += 1
+        assert covered.max() == 1
+        assert not image[covered == 0].any()
+
+
+def test_digits_lie_anywhere():
+    boxes = scenes("digits", 400, counts=(1,)).boxes[:, 0]
+    assert (boxes[:, :2].min(axis=0) <= 1).all()
+    assert (boxes[:, 2:].max(axis=0) >= 49).all()
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    np.testing.assert_allclose(centres.mean(axis=0), 25, atol=2)
+
+
+def test_held_out_digits_are_not_trained_on():
+    images, labels = embedded_digits()
+    assert images.shape == (5000, 28, 28)
+    assert np.bincount(labels).tolist() == [500] * 10
+    known, used = known_digits(), {}
+    for held_out in (False, True):
+        used[held_out] = set()
+        for crop, label in crops(scenes("digits", 500, counts=(2,), held_out=held_out)):
+            indices = known[crop.shape, crop.tobytes()]
+            fitting = [i for i in indices if (i % HELD_OUT == 0) == held_out]
+            assert label in labels[fitting]
+            used[held_out].update(fitting)
+    assert len(used[True]) > 400
+    assert len(used[False]) > 800
+    assert not used[True] & used[False]
+    held_out_labels = np.bincount(labels[np.arange(5000) % HELD_OUT == 0])
+    assert (held_out_labels == 100).all()
+
+
+def test_a_sprite_has_the_shape_and_the_colour_of_its_label():
+    made = scenes("sprites", 300, counts=(1,), height=40, width=52)
+    shares = {0: [], 1: [], 2: []}
+    for image, box, label in zip(made.images, made.boxes[:, 0], made.labels[:, 0], strict=True):
+        x0, y0, x1, y1 = box
+        assert box.tolist() == ink_box(image[..., label])
+        assert not np.delete(image, label, axis=-1).any()
+        assert set(np.unique(image)) == {0, 255}
+        for side in (x1 - x0, y1 - y0):
+            assert 2 * RADII[0] - 2 <= side <= 2 * RADII[1] + 1
+        shares[int(label)].append((image[y0:y1, x0:x1, label] > 0).mean())
+    for label, share in {0: np.pi / 4, 1: 1.0, 2: 0.5}.items():
+        assert len(shares[label]) > 50
+        np.testing.assert_allclose(np.mean(shares[label]), share, atol=0.07)
+    sides = made.boxes[:, 0, 2] - made.boxes[:, 0, 0]
+    assert sides.min() <= 11
+    assert sides.max() >= 15
+    assert made.boxes[:, 0, :2].min(axis=0).max() <= 1
+    assert (made.boxes[:, 0, 2:].max(axis=0) >= [51, 39]).all()
+
+
+def test_sprites_that_overlap_saturate():
+    made = scenes("sprites", 30, counts=(9,), height=30, width=30)
+    assert set(np.unique(made.images)) == {0, 255}
+    for image, boxes, labels in zip(made.images, made.boxes, made.labels, strict=True):
+        for channel in range(3):
+            covered = np.zeros((30, 30), bool)
+            for x0, y0, x1, y1 in boxes[labels == channel]:
+                assert image[y0:y1, x0:x1, channel].mean() > 0.4 * 255
+                covered[y0:y1, x0:x1] = True
+            assert not image[~covered, channel].any()
+
+
+def test_sixty_thousand_digit_scenes_are_made_in_seconds():
+    embedded_digits()
+    start = time.perf_counter()
+    made = scenes("digits", 60_000)
+    assert time.perf_counter() - start < 20
+    assert np.bincount(made.counts) == pytest.approx([20_000] * 3, rel=0.05)
+    assert len(np.unique(made.images[-4000:].reshape(4000, -1), axis=0)) > 2000
+
+
+def test_intensities_lie_between_0_and_1():
+    assert as_float(np.array([0, 51, 255], np.uint8)).tolist() == pytest.approx([0, 0.2, 1])
+    assert as_float(np.zeros(1, np.uint8)).dtype == np.float32
+
+
+def test_errors_say_what_is_wrong():
+    with pytest.raises(AirsceneError, match=r"no data set 'cats'; there are digits, mnist"):
+        scenes("cats")
+    with pytest.raises(AirsceneError, match="1 channels, but the model takes 3"):
+        make_scenes(DataConfig(), ModelConfig(channels=3), held_out=False)
+    with pytest.raises(AirsceneError, match="does not fit into an image of 12x50"):
+        scenes("digits", height=12)
+    with pytest.raises(AirsceneError, match="9 objects do not fit side by side into 40x40"):
+        scenes("digits", 2, counts=(9,), height=40, width=40)
+    with pytest.raises(AirsceneError, match="counts must be"):
+        DataConfig(counts=())
+    with pytest.raises(AirsceneError, match="counts must be"):
+        DataConfig(counts=(-1, 1))
+    assert all(dataset.channels == CHANNELS[name] for name, dataset in DATASETS.items())
+
+
+def test_mnist_scenes():
+    if not os.environ.get("AIRSCENE_DATA"):
+        pytest.skip("AIRSCENE_DATA does not say where MNIST lies")
+    made = scenes("mnist", 20, counts=(2,), held_out=True)
+    assert {len(made), *made.counts} == {20, 2}
+    for crop, label in crops(made):
+        assert ink_box(crop) == [0, 0, crop.shape[1], crop.shape[0]]
+        assert 0 <= label <= 9
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_damaged_mnist_is_not_used(tmp_path, monkeypatch, held_out):
+    monkeypatch.setattr(digits, "mnist", digits.mnist.__wrapped__)  # which is cached
+    monkeypatch.setenv("AIRSCENE_DATA", str(tmp_path))
+    with pytest.raises(AirsceneError, match="AIRSCENE_DATA has no file"):
+        scenes("mnist", held_out=held_out)
+    (tmp_path / "mnist").mkdir()
+    for stem in MNIST_SHA256:
+        kind = "idx3" if stem.endswith("images") else "idx1"
+        (tmp_path / "mnist" / f"{stem}-{kind}-ubyte.gz").write_bytes(b"not MNIST")
+    with pytest.raises(AirsceneError, match="its checksum differs"):
+        scenes("mnist", held_out=held_out)
