@@ -50,6 +50,10 @@ def expected_write(y_att, pose, height, width):
     return sample(y_att, rows, columns)
 
 
+def float32(values):
+    return np.array(values, np.float32)
+
+
 def noise(*shape):
     return np.random.default_rng(sum(shape)).uniform(0.1, 1, shape).astype(np.float32)
 
@@ -60,7 +64,7 @@ def noise(*shape):
 @pytest.mark.parametrize("side", [4, 5])
 def test_read_and_write_interpolate(pose, shape, channels, side):
     x, y_att = noise(*shape, channels), noise(side, side, channels)
-    where = np.float32(pose)
+    where = float32(pose)
     read, write = attention.read(x, where, side), attention.write(y_att, where, *shape)
     np.testing.assert_allclose(read, expected_read(x, pose, side), atol=2e-5)
     np.testing.assert_allclose(write, expected_write(y_att, pose, *shape), atol=2e-5)
@@ -79,7 +83,7 @@ def test_read_and_write_interpolate(pose, shape, channels, side):
 )
 def test_any_shape_and_pose(shape, side, pose):
     height, width, channels = shape
-    x, y_att, where = noise(*shape), noise(side, side, channels), np.float32(pose)
+    x, y_att, where = noise(*shape), noise(side, side, channels), float32(pose)
     read, write = attention.read(x, where, side), attention.write(y_att, where, height, width)
     np.testing.assert_allclose(read, expected_read(x, pose, side), atol=2e-4)
     np.testing.assert_allclose(write, expected_write(y_att, pose, height, width), atol=2e-4)
@@ -89,7 +93,7 @@ def test_any_shape_and_pose(shape, side, pose):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_numpy_and_jax_agree(shape, channels):
     x, y_att = noise(*shape, channels), noise(5, 5, channels)
-    for pose in np.float32(POSES):
+    for pose in float32(POSES):
         read = attention.read(jnp.asarray(x), jnp.asarray(pose), 5)
         write = attention.write(jnp.asarray(y_att), jnp.asarray(pose), *shape)
         np.testing.assert_allclose(read, attention.read(x, pose, 5), atol=1e-5)
@@ -98,28 +102,28 @@ def test_numpy_and_jax_agree(shape, channels):
 
 def test_the_whole_image_is_read_and_written_as_it_is():
     x = noise(6, 6, 3)
-    whole = np.float32([1, 0, 0])
+    whole = float32([1, 0, 0])
     np.testing.assert_allclose(attention.read(x, whole, 6), x, atol=1e-6)
     np.testing.assert_allclose(attention.write(x, whole, 6, 6), x, atol=1e-6)
 
 
 def test_x_runs_right_and_y_runs_down():
     dot = np.ones((1, 1, 1), np.float32)
-    y = attention.write(dot, np.float32([0.2, 0.8, -0.4]), 5, 5)[..., 0]
+    y = attention.write(dot, float32([0.2, 0.8, -0.4]), 5, 5)[..., 0]
     np.testing.assert_allclose(y, np.eye(5)[1][:, None] * np.eye(5)[4], atol=1e-5)
 
 
 def test_window_edges():
-    whole = attention.window(np.float32([1, 0, 0]), 6, 6)
+    whole = attention.window(float32([1, 0, 0]), 6, 6)
     assert whole == (0, 0, 6, 6)
-    wide = attention.window(np.float32([0.5, 0.5, -0.5]), 8, 12)  # 4 pixels, centred on (9, 2)
+    wide = attention.window(float32([0.5, 0.5, -0.5]), 8, 12)  # 4 pixels, centred on (9, 2)
     assert wide == (7, 0, 11, 4)
     tall = attention.window(jnp.array([0.5, -1.0, 1.0]), 12, 8)  # centred on the lower left
     assert tall == (-2, 10, 2, 14)
 
 
 def test_writing_fills_the_window_and_nothing_else():
-    pose, height, width = np.float32([0.5, 0.25, -0.25]), 16, 24
+    pose, height, width = float32([0.5, 0.25, -0.25]), 16, 24
     y = attention.write(np.ones((8, 8, 1), np.float32), pose, height, width)[..., 0]
     x0, y0, x1, y1 = attention.window(pose, height, width)
     rows, columns = np.arange(height) + 0.5, np.arange(width) + 0.5

@@ -204,3 +204,14 @@ def test_a_damaged_mnist_is_not_used(tmp_path, monkeypatch, held_out):
         (tmp_path / "mnist" / f"{stem}-{kind}-ubyte.gz").write_bytes(b"not MNIST")
     with pytest.raises(AirsceneError, match="its checksum differs"):
         scenes("mnist", held_out=held_out)
+
+
+def test_a_sprite_that_does_not_fit():
+    with pytest.raises(AirsceneError, match="does not fit"):
+        scenes("sprites", height=12)
+
+
+@pytest.mark.parametrize("counts", [(), (-1,)])
+def test_counts_that_make_no_sense(counts):
+    with pytest.raises(AirsceneError, match="counts must be"):
+        scenes("digits", counts=counts)

@@ -137,7 +137,7 @@ def test_foreign_and_damaged_weights(tmp_path: Path) -> None:
         "not-safetensors": (b"hello", "damaged"),
         "empty": (b"", "damaged"),
         "newer": (_with_header(good, '\\"version\\": 1', '\\"version\\": 9'), "newer"),
-        "foreign": (_with_header(good, '\\"format\\": \\"airscene\\"', '\\"format\\": \\"other\\"'), "not an"),
+        "foreign": (_with_header(good, '\\"airscene\\"', '\\"other\\"'), "not an"),
         "misfit": (_with_header(good, '\\"hidden\\": 256', '\\"hidden\\": 128'), "does not fit"),
         "unknown": (_with_header(good, '\\"hidden\\":', '\\"heights\\":'), "unknown setting"),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The type checker of the tests: beartype, where an int passes for a float as it does for pyright."""
+"""The type checker of the tests: beartype, where an int passes for a float."""
 
 from beartype import BeartypeConf, beartype
 

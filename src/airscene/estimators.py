@@ -108,7 +108,7 @@ class NVIL(Estimator):
         said_yes = jax.vmap(present, (0, None))(n, steps.logit.shape[1])
         spoke = jax.vmap(present, (0, None))(n + 1, steps.logit.shape[1])
         log_q = jax.nn.log_sigmoid(jnp.where(said_yes == 1, steps.logit, -steps.logit))
-        weight = jnp.maximum(self.signal.sd, 1.0) if self.scale else 1.0
+        weight = self.signal.sd if self.scale else 1.0
         score = jnp.sum(spoke * log_q * signal / weight, axis=1)
         loss = jnp.mean(jnp.sum(spoke * error**2, axis=1) - ell - score)
 
@@ -126,13 +126,12 @@ class Moments(eqx.Module):
 
     @property
     def sd(self) -> Float[Array, ""]:
-        """Standard deviation."""
-        return jax.lax.stop_gradient(jnp.sqrt(self.variance))
+        """Standard deviation; never below 1 nat, so that nothing is blown up by it."""
+        return jax.lax.stop_gradient(jnp.sqrt(jnp.maximum(self.variance, 1.0)))
 
     def standardise(self, values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Values in units of these moments; zero until there are any."""
-        known = self.batches > 0
-        return jnp.where(known, (values - self.mean) / jnp.where(known, self.sd + 1e-6, 1), 0.0)
+        return jnp.where(self.batches > 0, (values - self.mean) / self.sd, 0.0)
 
     def after(self, values: Float[Array, "*shape"], where: Array | None = None) -> "Moments":
         """These moments, moved a little towards those of a new batch."""

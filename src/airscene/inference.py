@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,11 @@ class Predictor:
         """The model's configuration."""
         return self.air.config
 
-    def infer(self, images: Any) -> Scene | list[Scene]:
+    @overload
+    def infer(self, images: Sequence[Any]) -> list[Scene]: ...
+    @overload
+    def infer(self, images: Any) -> Any: ...
+    def infer(self, images: Any) -> Any:
         """The scene in an image; for a batch (an array or a list of images), a list of scenes.
 
         An image is (height, width) or (height, width, 3), uint8 or float in [0, 1], of any size:

@@ -10,18 +10,20 @@ from jaxtyping import Array, Float, Int
 
 from airscene.config import ModelConfig
 
+NEVER = 1e-30
+"""Stands for a weight of 0 in a table p(n), so that every log stays finite."""
+
 
 def log_count_prior(config: ModelConfig) -> Float[np.ndarray, " counts"]:
     """Log p(n) for n = 0, ..., N, renormalised on that range."""
     most = config.max_objects
     n = np.arange(most + 1)
-    with np.errstate(divide="ignore"):
-        unnormalised = {
-            "geometric": lambda: -config.object_cost * n,
-            "binomial": lambda: _log_binomial(most, config.object_rate),
-            "uniform": lambda: 0.0 * n,
-            "table": lambda: np.log(np.asarray(config.count_table)),
-        }[config.count_prior]()
+    unnormalised = {
+        "geometric": lambda: -config.object_cost * n,
+        "binomial": lambda: _log_binomial(most, config.object_rate),
+        "uniform": lambda: 0.0 * n,
+        "table": lambda: np.log(np.maximum(config.count_table, NEVER)),
+    }[config.count_prior]()
     return (unnormalised - np.logaddexp.reduce(unnormalised)).astype(np.float32)
 
 

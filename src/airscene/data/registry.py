@@ -1,7 +1,7 @@
 """The data sets by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airscene.config import Counts, DataConfig, ModelConfig
 from airscene.data.digits import digit_scenes, digits_place, mnist_place, mnist_scenes
@@ -53,12 +53,7 @@ def make_scenes(
             f"{data.dataset} has images of {dataset.channels} channels, "
             f"but the model takes {model.channels}"
         )
-    request = Request(
-        held_out=held_out,
-        counts=data.counts if counts is None else counts,
-        scenes=data.scenes if scenes is None else scenes,
-        height=model.height,
-        width=model.width,
-        seed=data.data_seed if seed is None else seed,
-    )
+    asked = {"scenes": scenes, "counts": counts, "data_seed": seed}
+    data = replace(data, **{name: value for name, value in asked.items() if value is not None})
+    request = Request(held_out, data.counts, data.scenes, model.height, model.width, data.data_seed)
     return dataset.make(request)

@@ -42,20 +42,23 @@ def place_apart(
 ) -> Int[np.ndarray, "scenes most 2"]:
     """Top-left corners (y, x) so that the boxes of each scene are disjoint.
 
-    Uniform over all such placements: a scene whose boxes touch is drawn again as a whole.
+    Uniform over all such placements: a scene whose boxes overlap is drawn again as a whole.
     """
     room = np.array([height, width]) - sizes
     if (room[there] < 0).any():
         raise AirsceneError(f"an object does not fit into an image of {height}x{width} pixels")
+    most = int(there.sum(axis=1).max(initial=0))
+    too_many = AirsceneError(f"{most} objects do not fit side by side into {height}x{width} pixels")
+    if (np.sum(sizes.prod(axis=-1) * there, axis=1) > height * width / 2).any():
+        raise too_many  # there may be a way to place them, but none that is found by trying
     corners = np.zeros_like(sizes)
     todo = np.arange(len(sizes))
-    for _ in range(10_000):
+    for _ in range(5_000):
         corners[todo] = rng.integers(np.maximum(room[todo], 0) + 1)
         todo = todo[_overlap(corners[todo], sizes[todo], there[todo])]
         if not len(todo):
             return corners
-    most = int(there.sum(axis=1).max())
-    raise AirsceneError(f"{most} objects do not fit side by side into {height}x{width} pixels")
+    raise too_many
 
 
 def _overlap(corners: np.ndarray, sizes: np.ndarray, there: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ import numpy as np
 
 from airscene.data.request import Request
 from airscene.data.scenes import CHUNK, Scenes, draw_counts, extents
+from airscene.errors import AirsceneError
 
 RADII = (5.0, 8.0)
 NAMES = ("circle", "square", "diamond")  # red, green, blue: the label is the channel
@@ -12,6 +13,8 @@ NAMES = ("circle", "square", "diamond")  # red, green, blue: the label is the ch
 def sprite_scenes(request: Request) -> Scenes:
     """Sprites of intensity 1 anywhere in the image, added and clipped to [0, 1]."""
     rng, height, width = request.rng(), request.height, request.width
+    if min(height, width) < 2 * RADII[1]:
+        raise AirsceneError(f"a sprite does not fit into an image of {height}x{width} pixels")
     counts, there = draw_counts(request.counts, request.scenes, rng)
     labels = rng.integers(len(NAMES), size=there.shape)
     radius = rng.uniform(*RADII, size=there.shape)
