@@ -111,8 +111,6 @@ def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[
             names = file.keys() if arrays else ()
             return {name: file.get_tensor(name) for name in names}, header
     except (SafetensorError, ValueError, TypeError) as error:
-        if isinstance(error, AirsceneError):
-            raise
         raise AirsceneError(f"{path} is damaged or not a safetensors file: {error}") from None
     except OSError as error:
         raise AirsceneError(f"cannot read {path}: {_reason(error)}") from None

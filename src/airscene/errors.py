@@ -1,5 +1,5 @@
 """The one exception that users see: what is wrong and what was expected, in one line."""
 
 
-class AirsceneError(ValueError):
+class AirsceneError(Exception):
     """Bad input. The command line prints its message as one line and exits with status 2."""

@@ -1,9 +1,9 @@
 """AIR: the generative model and its inference network. Read it beside the paper's section 3.
 
-Everything here but `infer` is about one image; callers `jax.vmap` over batches. The words are the paper's:
-`x` image, `n` count, `N` most steps, `z_pres`, `z_where`, `z_what`, `x_att` what is read at the
-window, `y_att` what is drawn there, `canvas` the sum of what is drawn, `omega` the parameters of a
-step's distributions, `h` the recurrent state.
+All of it but `infer` is about one image; callers `jax.vmap` over batches. The words are the
+paper's: `x` image, `n` count, `N` most steps, `z_pres`, `z_where`, `z_what`, `x_att` what is read
+at the window, `y_att` what is drawn there, `canvas` the sum of what is drawn, `omega` the
+parameters of a step's distributions, `h` the recurrent state.
 """
 
 import equinox as eqx
