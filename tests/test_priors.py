@@ -60,7 +60,8 @@ def walk(go_on):
 def test_the_unary_code_spells_the_prior(name):
     config, weights = PRIORS[name]
     log_p = log_count_prior(config)
-    np.testing.assert_allclose(np.exp(log_p), weights / weights.sum(), rtol=2e-5)
+    np.testing.assert_allclose(np.exp(log_p), weights / weights.sum(), rtol=2e-5, atol=1e-29)
+    assert np.isfinite(log_p).all()
     assert log_p.dtype == np.float32
     go_on = unary_probabilities(log_p).astype(float)
     assert ((go_on >= 0) & (go_on <= 1)).all()

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Train:
     """Options of `airscene train`."""
 
-    config: TrainConfig
+    training: TrainConfig
     out: Path | None = None
     """Run folder to write (default: runs/PRESET, or runs/PRESET-2 and so on)."""
     resume: bool = False
@@ -105,11 +105,11 @@ def train(argv: list[str]) -> int:
         if not options.resume:
             raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
         run = runs.Run.open(out)
-        _same_settings(run.config, options.config, default.config)
+        _same_settings(run.config, options.training, default.training)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AirsceneError(f"{out} is there already and is not a run folder")
     else:
-        run = runs.Run.create(out, name, options.config)
+        run = runs.Run.create(out, name, options.training)
     return _train(run, options.resume, options.checkpoint_seconds)
 
 

@@ -95,6 +95,18 @@ h2{margin-top:44px}}
 @media print{figure,tr{break-inside:avoid}}
 """
 
+SEED_MEASURES = (
+    "count_accuracy",
+    "count_accuracy_sampled",
+    "count_accuracy_same_overlapping",
+    "box_recall",
+    "box_precision",
+    "centre_error",
+    "elbo",
+    "iw_bound",
+    "mean_steps",
+)
+
 
 def build_report(
     title: str,
@@ -190,13 +202,13 @@ def _figure(number: int, caption: str, figure: Figure, picture: bytes) -> str:
 
 
 def _seeds(result: dict[str, Any]) -> str:
-    """A row for each seed; the one whose weights are kept is marked."""
+    """A row for each of several seeds; the one whose weights are kept is marked."""
     per_seed = result.get("per_seed") or {}
-    keys = [key for key in MEASURES if per_seed.get(key)]
-    if not keys:
+    keys = [key for key in SEED_MEASURES if per_seed.get(key)]
+    seeds = per_seed.get("seed") or []
+    if not keys or len(seeds) < 2:
         return ""
-    seeds = per_seed.get("seed") or range(len(per_seed[keys[0]]))
-    served = per_seed.get("served_seed", result.get("served_seed"))
+    served = result.get("served_seed")
     names = [MEASURES[key].short or MEASURES[key].label for key in keys]
     rows = ["<tr><th>seed</th>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"]
     for seed, *values in zip(seeds, *(per_seed[key] for key in keys), strict=False):

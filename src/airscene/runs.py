@@ -292,7 +292,8 @@ def report_run(run: Run) -> Path:
     facts = {
         "Data": f"{run.config.data.dataset}, {_list(run.config.data.counts)} objects per scene",
         "Training": f"{run.config.steps:,} steps of {run.config.batch} images, "
-        f"estimator {run.config.estimator}, {run.config.seeds} seed(s)",
+        f"estimator {run.config.estimator}, "
+        + (f"{run.config.seeds} seeds" if run.config.seeds > 1 else f"seed {run.config.seed}"),
         "Held out": f"{len(scenes):,} scenes of objects that no training scene uses",
         "Model": f"N = {run.config.model.max_objects}, {run.config.model.hidden} units, "
         f"{run.config.model.codes} codes",
