@@ -21,6 +21,13 @@ POSES = [
 ]
 
 
+def window(pose, height, width):
+    side, x, y = attention.to_pixels(pose, height, width)
+    again = attention.from_pixels((side, x, y), height, width)
+    np.testing.assert_allclose(again, pose, atol=1e-5)
+    return (x - side / 2, y - side / 2, x + side / 2, y + side / 2)
+
+
 def sample(image, rows, columns):
     grid = np.meshgrid(rows, columns, indexing="ij")
     channels = [
@@ -114,18 +121,18 @@ def test_x_runs_right_and_y_runs_down():
 
 
 def test_window_edges():
-    whole = attention.window(float32([1, 0, 0]), 6, 6)
+    whole = window(float32([1, 0, 0]), 6, 6)
     assert whole == (0, 0, 6, 6)
-    wide = attention.window(float32([0.5, 0.5, -0.5]), 8, 12)  # 4 pixels, centred on (9, 2)
+    wide = window(float32([0.5, 0.5, -0.5]), 8, 12)  # 4 pixels, centred on (9, 2)
     assert wide == (7, 0, 11, 4)
-    tall = attention.window(jnp.array([0.5, -1.0, 1.0]), 12, 8)  # centred on the lower left
+    tall = window(jnp.array([0.5, -1.0, 1.0]), 12, 8)  # centred on the lower left
     assert tall == (-2, 10, 2, 14)
 
 
 def test_writing_fills_the_window_and_nothing_else():
     pose, height, width = float32([0.5, 0.25, -0.25]), 16, 24
     y = attention.write(np.ones((8, 8, 1), np.float32), pose, height, width)[..., 0]
-    x0, y0, x1, y1 = attention.window(pose, height, width)
+    x0, y0, x1, y1 = window(pose, height, width)
     rows, columns = np.arange(height) + 0.5, np.arange(width) + 0.5
     inside = np.outer((y0 < rows) & (rows < y1), (x0 < columns) & (columns < x1))
     assert inside.sum() == 64

@@ -88,6 +88,23 @@ def test_frame_keeps_the_aspect_and_maps_back(digits: Predictor) -> None:
     assert y == pytest.approx(5, abs=0.5)
 
 
+def test_boxes_lie_inside_images_of_any_shape(digits: Predictor, scenes: Scenes) -> None:
+    for height, width in ((333, 1000), (3, 1000), (1000, 7)):
+        image = np.full((height, width), 255, np.uint8)
+        for thing in digits.infer(image).objects:
+            x0, y0, x1, y1 = thing.box
+            assert 0 <= x0 <= x1 <= width and 0 <= y0 <= y1 <= height
+    assert digits.infer(scenes.images[0]).count == scenes.counts[0]  # (height, width, 1)
+
+
+def test_a_model_can_be_saved_and_loaded(digits: Predictor, tmp_path: Path) -> None:
+    digits.save(tmp_path / "mine.safetensors")
+    image = np.zeros((50, 50), np.uint8)
+    assert (
+        airscene.load(tmp_path / "mine.safetensors").infer(image).elbo == digits.infer(image).elbo
+    )
+
+
 def test_colour_and_grey_are_converted(digits: Predictor, scenes: Scenes) -> None:
     grey = scenes.images[0, :, :, 0]
     assert digits.infer(np.repeat(grey[..., None], 3, -1)).count == digits.infer(grey).count
@@ -113,6 +130,7 @@ def test_sample_draws_scenes_from_the_prior(digits: Predictor) -> None:
         (np.zeros((2, 50, 50, 2)), "height, width"),
         (np.zeros((50, 0)), "without pixels"),
         (np.full((50, 50), np.nan), "NaN"),
+        ([[[1, 2], [3]]], "differ in length"),
         (np.full((50, 50), 255.0), r"\[0, 1\]"),
         (np.zeros((50, 50), np.int64), "uint8 or float"),
         (np.zeros((50, 50), complex), "uint8 or float"),

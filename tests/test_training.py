@@ -48,13 +48,15 @@ def test_the_same_seed_gives_the_same_numbers(tiny: ModelConfig) -> None:
 
 
 def test_the_temperature_of_the_count_falls_to_one() -> None:
-    config = TrainConfig(count_temperature=100.0, anneal=10)
+    config = TrainConfig(count_temperature=100.0, anneal=10, steps=100)
     at = [float(training.count_temperature(config, jnp.array(s))) for s in (0, 5, 10, 20)]
     assert at == pytest.approx([100, 10, 1, 1])
 
 
 def test_known_failures_are_seen_without_labels() -> None:
     count = np.array([[0, 1, 2], [0, 0, 0], [1, 2, 3], [0, 1, 1], [0, 1, 2], [0, 1, 2]])
+    count = np.repeat(count, 100, axis=1)
+    count[:, 0] = 3  # one stray scene hides nothing
     seen = Look(
         count=jnp.asarray(count),
         elbo=jnp.array([600.0, 595.0, 599.0, 598.0, np.nan, 580.0]),
@@ -85,6 +87,9 @@ def test_fit_trains_on_an_array() -> None:
         (np.full((20, 9, 9), 7.0), {}, r"\[0, 1\]"),
         (np.zeros((20, 9, 9, 2)), {}, "1 or 3 channels"),
         (np.zeros((20, 9, 9)), {"colour": 1}, "no setting 'colour'"),
+        (np.zeros((20, 9, 9)), {"channels": 3}, "follows from the images"),
+        (np.zeros((20, 9, 9)), {"estimator": "magic"}, "wrong kind"),
+        ([[1, 2], [3]], {}, "differ in length"),
         (np.zeros((20, 9, 9)), {"max_objects": 0}, "max-objects must be at least 1"),
     ],
 )

@@ -42,12 +42,19 @@ def write(
     return _separable(weights_y, y_att, weights_x)
 
 
-def window(pose: Float[Array, "3"], height: int, width: int) -> tuple[float, float, float, float]:
-    """The window's edges (x0, y0, x1, y1) in pixels; the image spans 0 to width, 0 to height."""
+def to_pixels(pose: Float[Array, "3"], height: int, width: int) -> tuple[float, float, float]:
+    """A pose as (side, x, y) in pixels; the image spans 0 to width and 0 to height."""
     s, tx, ty = (float(v) for v in pose)
-    half = s * min(height, width) / 2
-    x, y = (tx + 1) / 2 * width, (ty + 1) / 2 * height
-    return (x - half, y - half, x + half, y + half)
+    return s * min(height, width), (tx + 1) / 2 * width, (ty + 1) / 2 * height
+
+
+def from_pixels(
+    where: tuple[float, float, float], height: int, width: int
+) -> Float[np.ndarray, "3"]:
+    """The pose of a window that is given as (side, x, y) in pixels."""
+    side, x, y = where
+    pose = [side / min(height, width), 2 * x / width - 1, 2 * y / height - 1]
+    return np.array(pose, np.float32)
 
 
 def _centres(n: int) -> np.ndarray:

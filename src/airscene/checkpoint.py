@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,13 +60,15 @@ def write_text(path: Path, text: str) -> None:
 def save_model(path: Path, model: AIR, note: dict[str, Any], dtype: Any = np.float32) -> None:
     """Write one model. `note` says where it comes from (command, seed, result)."""
     arrays = {name: np.asarray(a).astype(dtype) for name, a in _named(model).items()}
-    _save(path, arrays, {"model": json.loads(config_.to_json(model.config)), "note": note})
+    _save(path, arrays, {"model": asdict(model.config), "note": note})
 
 
 def load_model(path: Path) -> tuple[AIR, dict[str, Any]]:
     """Read one model, and the note that came with it."""
     arrays, header = _load(path)
-    config = config_.from_dict(ModelConfig, header.get("model"))
+    if "model" not in header:
+        raise AirsceneError(f"{path} is a training state, not a model; give its run folder")
+    config = config_.from_dict(ModelConfig, header["model"])
     skeleton = jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
     return _fill(skeleton, arrays, path), header.get("note", {})
 
@@ -101,9 +104,9 @@ def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[
     try:
         with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get("airscene", "{}"))
-            if header.get("format") != "airscene":
+            if not isinstance(header, dict) or header.get("format") != "airscene":
                 raise AirsceneError(f"{path} is not an airscene file")
-            if header.get("version") > FORMAT_VERSION:
+            if header.get("version", 0) > FORMAT_VERSION:
                 raise AirsceneError(
                     f"{path} has format version {header.get('version')}; this airscene reads "
                     f"up to {FORMAT_VERSION}: a newer airscene is needed"

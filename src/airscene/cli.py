@@ -1,6 +1,5 @@
 """The command line: thin functions over the package. Imports that take time happen inside them."""
 
-import dataclasses
 import json
 import os
 import sys
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airscene import __version__
-from airscene.config import Counts, TrainConfig
+from airscene.config import Counts, TrainConfig, differences, flat
+from airscene.config import options as as_options
 from airscene.errors import AirsceneError
 from airscene.presets import PRESETS, preset
 
@@ -66,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk under standard output, say
+        print(f"airscene: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
 
@@ -101,16 +104,26 @@ def train(argv: list[str]) -> int:
     from airscene import runs
 
     out = options.out or _free_folder(Path("runs") / name)
+    run = runs.Run(out, name, options.training)
     if (out / "config.json").is_file():
         if not options.resume:
             raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
         run = runs.Run.open(out)
-        _same_settings(run.config, options.training, default.training)
+        if run.preset != name:
+            raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
+        kept = Train(run.config)  # a resumed run keeps its settings
+        asked = _parse(Train, f"airscene train {name}", argv[1:], kept, description)
+        for setting, value in differences(run.config, asked.training).items():
+            option = setting.replace("_", "-")
+            was = flat(run.config)[setting]
+            raise AirsceneError(f"the run has --{option} {was}, so it cannot go on with {value}")
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AirsceneError(f"{out} is there already and is not a run folder")
-    else:
-        run = runs.Run.create(out, name, options.training)
-    return _train(run, options.resume, options.checkpoint_seconds)
+    try:
+        return _train(run, options.resume, options.checkpoint_seconds)
+    except KeyboardInterrupt:
+        print(f"\nStopped. Go on with:\n  {run.command()}")
+        return 130
 
 
 def _train(run: "Run", resume: bool, checkpoint_seconds: float) -> int:
@@ -203,21 +216,10 @@ def _free_folder(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-def _same_settings(there: TrainConfig, asked: TrainConfig, default: TrainConfig) -> None:
-    """A resumed run keeps its settings; options that say otherwise are an error."""
-    pairs = zip(_flat(there).items(), _flat(asked).values(), _flat(default).values(), strict=True)
-    for (name, old), new, usual in pairs:
-        if new not in (old, usual):
-            option = name.replace("_", "-")
-            raise AirsceneError(f"the run has --{option} {old}, so it cannot go on with {new}")
-
-
-def _flat(config: TrainConfig) -> dict[str, Any]:
-    values = dataclasses.asdict(config)
-    return {**values.pop("model"), **values.pop("data"), **values}
-
-
 # --- eval, report ----------------------------------------------------------------------------
+
+
+_EVAL_DEFAULTS = (None, None, 1, 2_000)  # data, counts, seed, scenes
 
 
 def evaluate(argv: list[str]) -> int:
@@ -232,12 +234,13 @@ def evaluate(argv: list[str]) -> int:
         """Data set (default: the one that the model was trained on)."""
         counts: Counts | None = None
         """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
-        seed: int = 1
+        seed: int = _EVAL_DEFAULTS[2]
         """Seed of the held-out scenes."""
-        scenes: int = 2_000
+        scenes: int = _EVAL_DEFAULTS[3]
         """How many scenes."""
         out: Path | None = None
-        """Folder for result.json (default: the run folder, or runs/eval-MODEL)."""
+        """Folder for result.json (default: the run folder; runs/eval-MODEL for a bundled model or
+        where the options above are not the usual ones)."""
 
     options = _parse(Eval, "airscene eval", argv, description="Evaluate on held-out scenes.")
     if options.scenes < 1 or options.seed < 0:
@@ -250,8 +253,13 @@ def evaluate(argv: list[str]) -> int:
     scenes = runs.eval_scenes(predictor, options.data, options.counts, options.seed, options.scenes)
     with _console(stderr=True).status("evaluating"):
         _, result = runs.evaluate_all(options.model, scenes)
-    source = Path(options.model)
-    out = options.out or (source if source.is_dir() else Path("runs") / f"eval-{source.stem}")
+    counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
+    data = options.data or predictor.note["data"]["dataset"]
+    result |= {"model": options.model, "data": data, "counts": counts, "seed": options.seed}
+    changed = (options.data, options.counts, options.seed, options.scenes) != _EVAL_DEFAULTS
+    stem = Path(options.model).stem
+    folder = None if changed else runs.run_folder(options.model)
+    out = options.out or folder or Path("runs") / f"eval-{stem}"
     checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
     _print_result(result, _console())
     print(f"result: {out / 'result.json'}")
@@ -342,15 +350,15 @@ def infer(argv: list[str]) -> int:
     if not options.images:
         raise AirsceneError("no image given: airscene infer MODEL IMAGE…")
     _use_compilation_cache()
-    from airscene.inference import load
+    from airscene.inference import as_float_image, load
 
     predictor = load(options.model)
     good, bad = [], 0
     for path in options.images:
         try:
-            good.append((path, read_image(path)))
+            good.append((path, as_float_image(read_image(path))))
         except AirsceneError as error:
-            print(f"airscene: {error}", file=sys.stderr)
+            print(f"airscene: {path}: {error}", file=sys.stderr)
             bad += 1
     for start in range(0, len(good), 256):
         part = good[start : start + 256]
@@ -358,19 +366,29 @@ def infer(argv: list[str]) -> int:
         for (path, image), scene in zip(part, scenes, strict=True):
             print(json.dumps({"file": str(path), **scene.to_dict()}), flush=True)
             if options.overlay is not None:
-                _write_overlay(options.overlay / f"{path.stem}.png", image, scene)
+                _write_overlay(options.overlay / _overlay_name(path, options.images), image, scene)
     return 2 if bad else 0
+
+
+def _overlay_name(path: Path, all_paths: Sequence[Path]) -> str:
+    """The image's own name, with its folder's where two images share one."""
+    twins = sum(other.stem == path.stem for other in all_paths) > 1
+    words = [*path.parent.parts, path.name] if twins else [path.stem]
+    return "-".join(word for word in words if word not in ("/", "..")) + ".png"
 
 
 def read_image(path: Path) -> "np.ndarray":
     """An image file as (height, width) or (height, width, 3), uint8 or float in [0, 1]."""
     import numpy as np
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
         if path.suffix == ".npy":
             return np.load(path, allow_pickle=False)
-        with Image.open(path) as image:
+        with Image.open(path) as opened:
+            image = ImageOps.exif_transpose(opened)
+            if image.mode == "F":
+                return np.asarray(image, np.float32)
             if image.mode in ("I;16", "I;16B", "I"):
                 return np.asarray(image, np.float32).clip(0, 65535) / 65535
             if image.mode in ("L", "1"):
@@ -380,10 +398,10 @@ def read_image(path: Path) -> "np.ndarray":
                 return np.asarray(Image.alpha_composite(_black(image), image).convert("RGB"))
             return np.asarray(image.convert("RGB"))
     except FileNotFoundError:
-        raise AirsceneError(f"{path}: no such file") from None
+        raise AirsceneError("no such file") from None
     except Exception as error:
         reason = str(error).replace("\n", " ")
-        raise AirsceneError(f"{path}: not an image that can be read ({reason})") from None
+        raise AirsceneError(f"not an image that can be read ({reason})") from None
 
 
 def _black(image):
@@ -397,9 +415,8 @@ def _write_overlay(path: Path, image: "np.ndarray", scene) -> None:
 
     from airscene import checkpoint, figures
 
-    pixels = image.astype("float32") / 255 if image.dtype == "uint8" else image
     with checkpoint.atomic(path) as temporary:
-        Image.fromarray(figures.overlay(pixels, scene)).save(temporary, "PNG")
+        Image.fromarray(figures.overlay(image, scene)).save(temporary, "PNG")
 
 
 # --- models, data ----------------------------------------------------------------------------
@@ -413,7 +430,7 @@ def models(argv: list[str]) -> int:
 
     for name, path in bundled().items():
         note = load_note(path)
-        settings = "".join(f" --{k.replace('_', '-')} {v}" for k, v in note["settings"].items())
+        settings = as_options(note["settings"])
         accuracy = 100 * note["held_out_count_accuracy"]
         print(f"{name:9} {accuracy:.1f}% of held-out counts right; {path.stat().st_size >> 10} KB")
         print(f"{'':9} {note['command']}{settings} (seed {note['seed']})")

@@ -4,7 +4,6 @@ Nothing here imports JAX: the command line reads these classes to print its help
 """
 
 import dataclasses
-import json
 import math
 import typing
 from dataclasses import dataclass, field
@@ -76,7 +75,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
-        for name in ("height", "width", "hidden", "codes", "window", "mlp", "max_objects"):
+        at_least_one = "height width hidden codes window mlp max_objects patch_features"
+        for name in at_least_one.split():
             value = getattr(self, name)
             _require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
         for name in ("size_mean", "size_sd", "position_sd", "likelihood_sd", "where_sd_start"):
@@ -90,13 +90,15 @@ class ModelConfig:
         _require(
             0 < self.object_rate < 1, f"object-rate must lie in (0, 1), not {self.object_rate}"
         )
-        _require(math.isfinite(self.object_cost), "object-cost must be finite")
+        for name in ("object_cost", "presence_bias", "decoder_bias"):
+            ok = math.isfinite(getattr(self, name))
+            _require(ok, f"{name.replace('_', '-')} must be finite")
         _require(self.patch >= 0, f"patch must be 0 or a side in pixels, not {self.patch}")
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Scenes to train on. Held-out scenes are made of objects that no training scene uses."""
+    """Scenes to train on."""
 
     dataset: str = "digits"
     """Where the objects come from (see `airscene data`)."""
@@ -163,6 +165,7 @@ class TrainConfig:
         for name in ("seed", "warmup", "anneal"):
             value = getattr(self, name)
             _require(value >= 0, f"{name} must not be negative, not {value}")
+        _require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         vimco = self.estimator != "vimco" or self.samples >= 2
         _require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
 
@@ -172,9 +175,29 @@ def _require(condition: bool, message: str) -> None:
         raise AirsceneError(message)
 
 
-def to_json(config: Any) -> str:
-    """A configuration as indented JSON."""
-    return json.dumps(dataclasses.asdict(config), indent=2)
+def flat(config: TrainConfig) -> dict[str, Any]:
+    """All settings by name, those of the model and the data included."""
+    values = dataclasses.asdict(config)
+    return {**values.pop("model"), **values.pop("data"), **values}
+
+
+def differences(usual: TrainConfig, other: TrainConfig) -> dict[str, Any]:
+    """The settings of `other` that are not those of `usual`."""
+    before = flat(usual)
+    return {name: value for name, value in flat(other).items() if value != before[name]}
+
+
+def options(settings: dict[str, Any]) -> str:
+    """Settings as one types them on the command line, each with a space before it."""
+    words = []
+    for name, value in settings.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f" --{option}" if value else f" --no-{option}")
+        else:
+            listed = isinstance(value, list | tuple)
+            words.append(f" --{option} {','.join(map(str, value)) if listed else value}")
+    return "".join(words)
 
 
 def from_dict(cls: type[T], values: Any) -> T:
@@ -202,6 +225,8 @@ def _coerce(hint: Any, value: Any, name: str) -> Any:
     elif hint is float:
         ok = isinstance(value, int | float) and not isinstance(value, bool)
         value = float(value) if ok else value
+    elif hint is int:
+        ok = isinstance(value, int) and not isinstance(value, bool)
     else:
         ok = type(value) is hint
     if not ok:

@@ -79,7 +79,8 @@ class NVIL(Estimator):
 
     The baseline of step i sees the image and the latents of the steps before it, and predicts
     ell in units of its running moments. What is left, the learning signal, is divided by its own
-    running standard deviation (unless `scale` is off, which leaves the gradient unbiased).
+    running standard deviation (unless `scale` is off, which leaves the gradient unbiased). The
+    very first batch only sets the moments: it teaches q(n) nothing.
     """
 
     baseline: "Baseline"

@@ -1,14 +1,14 @@
 """`fit`: train on an array of images."""
 
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from airscene import training
-from airscene.config import ModelConfig, TrainConfig
+from airscene.config import ModelConfig, TrainConfig, from_dict
 from airscene.errors import AirsceneError
-from airscene.inference import Predictor, as_float_image
+from airscene.inference import Predictor, as_array, as_float_image
 
 
 def fit(
@@ -41,8 +41,10 @@ def fit(
     last = None
     for last in training.train(config, pixels[~held_out], pixels[held_out]):
         if progress and last.look is not None:
-            print(f"step {last.step:,} of {steps:,}: ELBO {float(last.look.elbo.max()):.1f}")
+            print(f"step {last.step:,} of {steps:,}: ELBO {np.nanmax(last.look.elbo):.1f}")
     assert last is not None and last.look is not None
+    if not np.isfinite(last.look.elbo).any():
+        raise AirsceneError("every seed diverged; try a lower learning_rate")
     best = int(np.nanargmax(np.asarray(last.look.elbo)))
     warning = training.symptoms(last.look)[best]
     if warning and progress:
@@ -53,19 +55,19 @@ def fit(
 
 def _configure(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """`config` with some fields set, its own or its model's."""
+    values = asdict(config)
     for name, value in settings.items():
-        if name in ModelConfig.__dataclass_fields__:
-            config = replace(config, model=replace(config.model, **{name: value}))
-        elif name in TrainConfig.__dataclass_fields__ and name != "data":
-            config = replace(config, **{name: value})
-        else:
+        if name in ("height", "width", "channels", "model", "data"):
+            raise AirsceneError(f"{name} follows from the images; it cannot be set")
+        if name not in values and name not in values["model"]:
             raise AirsceneError(f"no setting {name!r}")
-    return config
+        (values if name in values else values["model"])[name] = value
+    return from_dict(TrainConfig, values)
 
 
 def _as_uint8(images: Any) -> np.ndarray:
     """A batch of images as (batch, height, width, channels) uint8."""
-    array = np.asarray(images)
+    array = as_array(images)
     if array.dtype == object or array.ndim not in (3, 4):
         raise AirsceneError(
             f"images must be (batch, height, width) or (batch, height, width, channels), "

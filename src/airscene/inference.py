@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from airscene import checkpoint
+from airscene import attention, checkpoint
 from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.model import AIR, Inference, tight_box
@@ -34,6 +34,10 @@ class Predictor:
         self.air = air
         self.note = note or {}
 
+    def save(self, path: str | Path) -> None:
+        """Write a weights file that `airscene.load` reads."""
+        checkpoint.save_model(Path(path), self.air, self.note)
+
     @property
     def config(self) -> ModelConfig:
         """The model's configuration."""
@@ -48,8 +52,8 @@ class Predictor:
 
         An image is (height, width) or (height, width, 3), uint8 or float in [0, 1], of any size:
         it is resized to the model's, keeping its aspect. A batch is a list of such images, or an
-        array (batch, height, width) or (batch, height, width, channels); an array whose last axis
-        has length 3 and that has three axes is one colour image.
+        array (batch, height, width) or (batch, height, width, channels). An array of three axes,
+        the last of length 1 or 3, is one image.
         """
         batch, single = _as_list(images)
         scenes = self.infer_batch(batch)
@@ -73,7 +77,10 @@ class Predictor:
         return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
 
     def sample(self, key: Any = 0, n: int | None = None) -> Scene:
-        """A scene drawn from the prior, with n objects if that is given. `key`: a seed or a key."""
+        """A scene drawn from the prior, with n objects if that is given. `key`: a seed or a key.
+
+        Where an object costs many nats, p(n) itself is nearly always 0: give n to see objects.
+        """
         steps = self.config.max_objects
         if n is not None and not 0 <= n <= steps:
             raise AirsceneError(f"n must lie between 0 and {steps}, not {n}")
@@ -122,10 +129,9 @@ class Frame:
     pixels: Float[np.ndarray, "height width channels"]
     height: int
     width: int
-    scale: float
-    """Model pixels per pixel of the image given."""
-    left: float
-    top: float
+    scale: tuple[float, float]
+    """Model pixels per pixel of the image given, along x and y (equal but for rounding)."""
+    corner: tuple[float, float]
     """Model pixels of black to the left of and above the image."""
 
     @staticmethod
@@ -136,7 +142,7 @@ class Frame:
         image = _with_channels(image, config.channels)
         scale = min(config.height / height, config.width / width)
         if (height, width) == (config.height, config.width):
-            return Frame(image, height, width, 1.0, 0.0, 0.0)
+            return Frame(image, height, width, (1.0, 1.0), (0.0, 0.0))
         small = max(1, round(height * scale)), max(1, round(width * scale))
         top, left = (config.height - small[0]) // 2, (config.width - small[1]) // 2
         pixels = np.zeros((config.height, config.width, config.channels), np.float32)
@@ -145,45 +151,54 @@ class Frame:
                 (small[1], small[0]), Image.Resampling.BILINEAR
             )
             pixels[top : top + small[0], left : left + small[1], c] = np.asarray(plane)
-        return Frame(pixels.clip(0, 1), height, width, scale, float(left), float(top))
+        exact = small[1] / width, small[0] / height
+        return Frame(pixels.clip(0, 1), height, width, exact, (float(left), float(top)))
 
     @staticmethod
     def blank(config: ModelConfig) -> "Frame":
         """A black image of the model's own size."""
         pixels = np.zeros((config.height, config.width, config.channels), np.float32)
-        return Frame(pixels, config.height, config.width, 1.0, 0.0, 0.0)
+        return Frame(pixels, config.height, config.width, (1.0, 1.0), (0.0, 0.0))
 
     def where(self, pose: Float[np.ndarray, "3"]) -> tuple[float, float, float]:
         """A pose as (side, x, y) in pixels of the image given."""
-        height, width = self.pixels.shape[:2]
-        side = float(pose[0]) * min(height, width)
-        x, y = (float(pose[1]) + 1) / 2 * width, (float(pose[2]) + 1) / 2 * height
-        return side / self.scale, (x - self.left) / self.scale, (y - self.top) / self.scale
+        side, x, y = attention.to_pixels(pose, *self.pixels.shape[:2])
+        return (side / min(self.scale), *self._back(x, y))
 
     def box(self, box: np.ndarray, pose: np.ndarray) -> tuple[float, float, float, float]:
-        """A box in pixels of the image given; an object that draws nothing has its centre's."""
+        """A box in pixels of the image given; a point where the object draws nothing."""
         if box[2] <= box[0]:
             _, x, y = self.where(pose)
             return (x, y, x, y)
-        x0, y0, x1, y1 = (float(v) for v in box)
-        x0, x1 = (x0 - self.left) / self.scale, (x1 - self.left) / self.scale
-        y0, y1 = (y0 - self.top) / self.scale, (y1 - self.top) / self.scale
+        (x0, y0), (x1, y1) = self._back(*box[:2]), self._back(*box[2:])
+        x0, x1 = (min(max(x, 0.0), self.width) for x in (x0, x1))
+        y0, y1 = (min(max(y, 0.0), self.height) for y in (y0, y1))
         return (x0, y0, x1, y1)
+
+    def _back(self, x: float, y: float) -> tuple[float, float]:
+        """A point of the model's image in pixels of the image given."""
+        left, top = self.corner
+        return (float(x) - left) / self.scale[0], (float(y) - top) / self.scale[1]
 
 
 def load(source: str | Path) -> Predictor:
     """A trained model: a bundled one's name, a run folder, or a weights file."""
+    return Predictor(*checkpoint.load_model(resolve(source)))
+
+
+def resolve(source: str | Path) -> Path:
+    """The weights file of a model. A bundled name wins over a folder; `./name` is the folder."""
     path = Path(source)
     if str(source) in bundled():
-        path = bundled()[str(source)]
-    elif path.is_dir():
+        return bundled()[str(source)]
+    if path.is_dir():
         if not (path / "model.safetensors").is_file():
             raise AirsceneError(f"{path} is not a run folder: it has no model.safetensors")
-        path = path / "model.safetensors"
-    elif not path.is_file():
+        return path / "model.safetensors"
+    if not path.is_file():
         names = ", ".join(bundled())
         raise AirsceneError(f"no model {str(source)!r}: neither a run folder nor one of {names}")
-    return Predictor(*checkpoint.load_model(path))
+    return path
 
 
 def bundled() -> dict[str, Path]:
@@ -195,10 +210,10 @@ def bundled() -> dict[str, Path]:
 def _as_list(images: Any) -> tuple[list[np.ndarray], bool]:
     """The images one by one, and whether there was just one, not a batch."""
     if isinstance(images, Sequence) and not isinstance(images, str | bytes):
-        batch, single = [np.asarray(image) for image in images], False
+        batch, single = [as_array(image) for image in images], False
     else:
-        array = np.asarray(images)
-        single = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] == 3)
+        array = as_array(images)
+        single = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3))
         if array.ndim not in (2, 3, 4):
             raise AirsceneError(
                 f"an image must be (height, width) or (height, width, 3), not {array.shape}"
@@ -207,6 +222,14 @@ def _as_list(images: Any) -> tuple[list[np.ndarray], bool]:
     if not batch:
         raise AirsceneError("an empty batch: expected at least one image")
     return batch, single
+
+
+def as_array(values: Any) -> np.ndarray:
+    """An array, or one line that says why it is none."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError):
+        raise AirsceneError("expected an array: the rows given differ in length or kind") from None
 
 
 def as_float_image(image: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from airscene import attention
 from airscene.config import ModelConfig
-from airscene.networks import MLP, GlimpseAutoencoder, LSTMCore, make_core, positive
+from airscene.networks import MLP, Core, GlimpseAutoencoder, make_core, positive
 from airscene.priors import (
     Normal,
     at_least,
@@ -26,6 +26,8 @@ from airscene.priors import (
 STOP_BELOW = 1e-3
 """Inference stops as soon as q(n >= i), the probability of one more object, falls below this."""
 
+SURELY_NOT = -100.0
+"""The logit of a step that did not run."""
 INK = 0.2
 """A pixel brighter than this counts as drawn, for an object's tight box."""
 
@@ -87,7 +89,7 @@ class Inference(eqx.Module):
     box: Int[Array, "*batch steps 4"]
     """Tight box (x0, y0, x1, y1) of what is drawn, in canvas pixels; all 0 where nothing is."""
     elbo: Float[Array, "*batch"]
-    """With z at its mean."""
+    """The ELBO's terms with z at its mean: for comparison, not a bound."""
     residual: Float[Array, "*batch"]
     """Share of the image's squared intensity that the most probable scene leaves unexplained."""
 
@@ -111,7 +113,7 @@ class Finding(eqx.Module):
 class AIR(eqx.Module):
     """Attend, Infer, Repeat."""
 
-    core: LSTMCore
+    core: Core
     omega: MLP
     glimpse: GlimpseAutoencoder
     config: ModelConfig = eqx.field(static=True)
@@ -281,7 +283,7 @@ class AIR(eqx.Module):
         black = jnp.zeros_like(x)
         terms = Terms(
             log_lik=jnp.concatenate([self.log_likelihood(x, black)[None], rows.log_lik]),
-            log_q=log_count_posterior(jnp.where(ran, rows.logit, -100.0)),
+            log_q=log_count_posterior(jnp.where(ran, rows.logit, SURELY_NOT)),
             log_p=jnp.asarray(log_count_prior(self.config)),
             kl_where=rows.kl_where,
             kl_what=rows.kl_what,

@@ -1,8 +1,10 @@
 """The networks inside AIR: the recurrent core, and the auto-encoder of glimpses.
 
-A core proposes what to look at next. It has three methods (see `LSTMCore`); a new one is a class
-here and a line in `make_core`. The same holds for auto-encoders of glimpses.
+A core proposes what to look at next. It has three methods, `Core`; a new one is a class here and
+a line in `make_core`.
 """
+
+from typing import Protocol
 
 import equinox as eqx
 import jax
@@ -13,15 +15,41 @@ from airscene.config import ModelConfig
 from airscene.priors import Normal
 
 
-def make_core(config: ModelConfig, key: Key[Array, ""]) -> "LSTMCore":
+class Core(Protocol):
+    """(omega, h) = R(x, h): what every core can do."""
+
+    def prepare(self, x: Float[Array, "height width channels"]) -> PyTree[Array]:
+        """What the core needs of the image, the same for every step."""
+        ...
+
+    def start(self) -> PyTree[Array]:
+        """H before the first step."""
+        ...
+
+    def __call__(
+        self,
+        prepared: PyTree[Array],
+        h: PyTree[Array],
+        z: Float[Array, " latents"],
+        canvas: Float[Array, "height width channels"],
+    ) -> tuple[Float[Array, " hidden"], PyTree[Array]]:
+        """One step: the features that omega is read from, and the new h.
+
+        `z` are the latents of the step before, `canvas` is what is drawn so far.
+        """
+        ...
+
+
+def make_core(config: ModelConfig, key: Key[Array, ""]) -> Core:
     """The recurrent core that `config.core` names."""
     return {"lstm": LSTMCore}[config.core](config, key)
 
 
 class LSTMCore(eqx.Module):
-    """(omega, h) = R(x, h): the paper's LSTM, which sees the image and the latents so far.
+    """The paper's LSTM, which sees the image and the latents so far.
 
     What does not change between steps, the projection of the image, is computed once: `prepare`.
+    It is not the paper's that the image may be embedded in patches first (`ModelConfig.patch`).
     """
 
     embed: "PatchEmbedding | None"
@@ -42,7 +70,7 @@ class LSTMCore(eqx.Module):
         )
 
     def prepare(self, x: Float[Array, "height width channels"]) -> Float[Array, " gates"]:
-        """What the core needs of the image, the same for every step."""
+        """The image's part of the gates."""
         features = x.ravel() if self.embed is None else self.embed(x)
         return self.image(features)
 
@@ -57,8 +85,7 @@ class LSTMCore(eqx.Module):
         z: Float[Array, " latents"],
         canvas: Float[Array, "height width channels"],
     ) -> tuple[Float[Array, " hidden"], PyTree[Array]]:
-        """One step: the features that omega is read from, and the new h."""
-        del canvas  # for cores that look at what is drawn so far
+        """One step of the LSTM. It does not look at the canvas; other cores do."""
         output, cell = h
         gates = prepared + self.recurrent(jnp.concatenate([output, z]))
         write, forget, content, show = jnp.split(gates, 4)

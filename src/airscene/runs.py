@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ import airscene
 from airscene import checkpoint, figures, training
 from airscene import config as config_
 from airscene.config import Counts, DataConfig, TrainConfig
-from airscene.data import Scenes, make_scenes
+from airscene.data import DATASETS, Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
 from airscene.evaluation import Evaluation, evaluate
-from airscene.inference import Predictor, load
+from airscene.inference import Predictor, load, resolve
+from airscene.presets import PRESETS
 from airscene.report import build_report
 
 LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
@@ -61,12 +62,14 @@ class Run:
         """What resumes this run."""
         return f"airscene train {self.preset} --out {shlex.quote(str(self.path))} --resume"
 
-    @staticmethod
-    def create(path: Path, preset: str, config: TrainConfig) -> "Run":
-        """A new run folder."""
-        written = {"airscene": airscene.__version__, "preset": preset, "config": asdict(config)}
-        checkpoint.write_text(path / "config.json", json.dumps(written, indent=2) + "\n")
-        return Run(path, preset, config)
+    def write(self) -> None:
+        """Begin the run folder."""
+        written = {
+            "airscene": airscene.__version__,
+            "preset": self.preset,
+            "config": asdict(self.config),
+        }
+        checkpoint.write_text(self.path / "config.json", json.dumps(written, indent=2) + "\n")
 
     @staticmethod
     def open(path: Path) -> "Run":
@@ -82,16 +85,13 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut off is left out."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_text().splitlines()
-        except OSError:
-            return []
         rows = []
-        for line in lines:
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
+        try:
+            for line in (self.path / "metrics.jsonl").read_text().splitlines():
+                row = json.loads(line)
+                rows.append({name: row[name] for name in Row.__dataclass_fields__})
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
         return rows
 
 
@@ -118,12 +118,16 @@ def train_run(
     images = make_scenes(config.data, config.model, held_out=False).images
     held_out = make_scenes(config.data, config.model, held_out=True, scenes=LOOK_SCENES)
     state = None
+    if not (run.path / "config.json").is_file():
+        run.write()
     if resume and run.checkpoint.is_file():
         state = checkpoint.load_state(
             run.checkpoint, jax.eval_shape(lambda: training.start(config))
         )
         on_step(int(state.step[0]))
     _truncate(run, 0 if state is None else int(state.step[0]))
+    if state is not None:
+        _save_model(run, state)  # it may have been killed before that was written
     rows = run.metrics()
     started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
     written = time.monotonic()
@@ -176,6 +180,11 @@ def _truncate(run: Run, step: int) -> None:
 
 def _save(run: Run, state: training.TrainState) -> None:
     checkpoint.save_state(run.checkpoint, state)
+    _save_model(run, state)
+
+
+def _save_model(run: Run, state: training.TrainState) -> None:
+    """Serve the seed with the best held-out ELBO so far."""
     rows = run.metrics()
     if not rows:
         return
@@ -185,7 +194,7 @@ def _save(run: Run, state: training.TrainState) -> None:
         "settings": _changed(run),
         "data": asdict(run.config.data),
         "seed": run.config.seed + best,
-        "step": rows[-1]["step"],
+        "step": int(state.step[0]),
         "held_out_elbo": rows[-1]["elbo"][best],
         "held_out_count_accuracy": rows[-1]["count_accuracy"][best],
     }
@@ -199,13 +208,9 @@ def best_seed(row: dict[str, Any]) -> int:
 
 def _changed(run: Run) -> dict[str, Any]:
     """The settings in which the run differs from its preset."""
-    from airscene.presets import PRESETS
-
     if run.preset not in PRESETS:
         return {}
-    flat = lambda c: {**asdict(c), **asdict(c.model), **asdict(c.data)}  # noqa: E731
-    mine, default = flat(run.config), flat(PRESETS[run.preset].config)
-    return {k: v for k, v in mine.items() if k not in ("model", "data") and v != default[k]}
+    return config_.differences(PRESETS[run.preset].config, run.config)
 
 
 @contextmanager
@@ -241,9 +246,11 @@ def eval_scenes(
     scenes: int = EVAL_SCENES,
 ) -> Scenes:
     """Held-out scenes of the data that the model was trained on, or of another data set."""
-    data = config_.from_dict(DataConfig, predictor.note.get("data") or asdict(DataConfig()))
-    if dataset is not None:
-        data = config_.from_dict(DataConfig, {**asdict(data), "dataset": dataset})
+    trained_on = predictor.note.get("data")
+    if trained_on is None and dataset is None:
+        raise AirsceneError("the model was trained on images of your own; name a data set: --data")
+    data = config_.from_dict(DataConfig, trained_on or asdict(DataConfig()))
+    data = replace(data, dataset=dataset or data.dataset)
     return make_scenes(
         data, predictor.config, held_out=True, scenes=scenes, counts=counts, seed=seed
     )
@@ -251,13 +258,18 @@ def eval_scenes(
 
 def evaluate_all(source: str | Path, scenes: Scenes) -> tuple[Evaluation, dict[str, Any]]:
     """The served model's evaluation, and result.json's content, with all seeds of a run."""
-    served = load(source)
+    served, folder = load(source), run_folder(source)
     evaluation = evaluate(served, scenes)
     result = dict(evaluation.result)
-    path = Path(source)
-    if (path / "config.json").is_file() and (path / "checkpoint.safetensors").is_file():
-        result.update(_all_seeds(Run.open(path), served, evaluation, scenes))
+    if folder is not None and (folder / "checkpoint.safetensors").is_file():
+        result.update(_all_seeds(Run.open(folder), served, evaluation, scenes))
     return evaluation, _finite(result)
+
+
+def run_folder(source: str | Path) -> Path | None:
+    """The run folder that a model comes from, if it comes from one."""
+    folder = resolve(source).parent
+    return folder if (folder / "config.json").is_file() else None
 
 
 def _all_seeds(
@@ -290,15 +302,15 @@ def report_run(run: Run) -> Path:
     evaluation, result = evaluate_all(run.path, scenes)
     checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
     facts = {
-        "Data": f"{run.config.data.dataset}, {_list(run.config.data.counts)} objects per scene",
+        "Data": f"{run.config.data.dataset}, "
+        f"{', '.join(map(str, run.config.data.counts))} objects per scene",
         "Training": f"{run.config.steps:,} steps of {run.config.batch} images, "
         f"estimator {run.config.estimator}, "
         + (f"{run.config.seeds} seeds" if run.config.seeds > 1 else f"seed {run.config.seed}"),
-        "Held out": f"{len(scenes):,} scenes of objects that no training scene uses",
+        "Held out": f"{len(scenes):,} scenes {DATASETS[run.config.data.dataset].held_out}",
         "Model": f"N = {run.config.model.max_objects}, {run.config.model.hidden} units, "
         f"{run.config.model.codes} codes",
-        "Command": f"airscene train {run.preset}"
-        + "".join(f" --{k.replace('_', '-')} {_list(v)}" for k, v in _changed(run).items()),
+        "Command": f"airscene train {run.preset}{config_.options(_changed(run))}",
         "airscene": airscene.__version__,
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
@@ -345,7 +357,7 @@ def _figures(
             figures.policy(centres, used, height, width),
         ),
         "samples": (
-            "Scenes drawn from the generative model, one or more objects each.",
+            "Scenes drawn from the generative model, given how many objects each has.",
             figures.samples([scene.render() for scene in samples]),
         ),
     }
@@ -358,7 +370,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _list(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -58,7 +58,10 @@ class Object:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What is in one image: how many objects, where each is, and what each looks like."""
+    """What is in one image: how many objects, where each is, and what each looks like.
+
+    An edited scene keeps the posterior, elbo and residual of the image that it came from.
+    """
 
     height: int
     width: int
@@ -69,8 +72,8 @@ class Scene:
     count_posterior: Float[np.ndarray, " counts"]
     """q(n) for n = 0, ..., N."""
     elbo: float
-    """Evidence lower bound in nats, with z at its mean. Much lower than usual: not an image of
-    the kind that the model was trained on."""
+    """The ELBO's terms with z at its mean, in nats. To compare images with one another: much lower
+    than usual means an image of another kind. Not itself a bound; `airscene eval` gives that."""
     residual: float
     """Share of the image's squared intensity that the objects leave unexplained."""
 
@@ -83,15 +86,7 @@ class Scene:
         """The scene drawn back as an image, (height, width) or (height, width, 3), in [0, 1]."""
         canvas = np.zeros((self.height, self.width, self.channels), np.float32)
         for thing in self.objects:
-            side, x, y = thing.where
-            pose = np.array(
-                [
-                    side / min(self.height, self.width),
-                    2 * x / self.width - 1,
-                    2 * y / self.height - 1,
-                ],
-                np.float32,
-            )
+            pose = attention.from_pixels(thing.where, self.height, self.width)
             canvas += attention.write(thing.patch, pose, self.height, self.width)
         canvas = canvas.clip(0, 1)
         return canvas[..., 0] if self.channels == 1 else canvas
@@ -114,7 +109,7 @@ class Scene:
             "count": self.count,
             "count_posterior": _rounded(self.count_posterior, 6),
             "objects": [thing.to_dict() for thing in self.objects],
-            "elbo": round(self.elbo, 2),
+            "elbo": round(self.elbo, 2) if np.isfinite(self.elbo) else None,
             "residual": round(self.residual, 4),
             "height": self.height,
             "width": self.width,

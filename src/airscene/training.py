@@ -24,6 +24,9 @@ from airscene.priors import log_count_posterior, present
 CHUNK = 125
 """The most steps in one call of the compiled program; the host wakes up in between."""
 
+RARE = 0.01
+"""What fewer than this share of the scenes show is a stray, not a habit."""
+
 Images = UInt8[Array, "scenes height width channels"]
 
 
@@ -74,7 +77,8 @@ def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array,
     steps, on whatever the first poor drawings suggest, and then learns no more. Annealed, it
     decides when the drawings are good. Without it one seed in two fails on the sprites.
     """
-    left = jnp.clip(1 - step / max(config.anneal, 1), 0, 1)
+    anneal = max(1, min(config.anneal, config.steps // 2))  # a short run must end cold, too
+    left = jnp.clip(1 - step / anneal, 0, 1)
     return jnp.asarray(config.count_temperature) ** left
 
 
@@ -167,11 +171,12 @@ def symptoms(seen: Look) -> list[str | None]:
     def one(count, elbo, unexplained, first_ink, window_size) -> str | None:
         if not np.isfinite(elbo):
             return "diverged: its ELBO is not finite"
-        if count.max() == 0 and unexplained > 0.5:
+        several = np.mean(count > 1)
+        if np.mean(count > 0) < RARE and unexplained > 0.5:
             return "draws nothing: try a higher count-temperature or a lower object-cost"
-        if count.max() > 0 and first_ink < 0.05:
+        if np.mean(count > 0) >= RARE and first_ink < 0.05:
             return "keeps its first object blank, so that it counts one too many"
-        if count.max() == 1 and (unexplained > 0.2 or window_size > 2):
+        if several < RARE and (unexplained > 0.2 or window_size > 2):
             return "puts everything into one window: try a smaller size-mean"
         if elbo < best - 10:
             return f"has an ELBO {best - elbo:.0f} nats below the best seed's"

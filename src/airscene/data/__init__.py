@@ -1,7 +1,7 @@
 """Scenes with several objects, and their ground truth (for evaluation only).
 
-A data set is a function of a `DataConfig`-like request that returns `Scenes`; adding one is a
-module here and a line in `DATASETS`.
+A data set is a function from a `Request` to `Scenes`; adding one is a module here and an entry
+in `registry.DATASETS`.
 """
 
 from airscene.data.registry import DATASETS, Dataset, make_scenes

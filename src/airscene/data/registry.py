@@ -20,17 +20,31 @@ class Dataset:
     description: str
     where: Callable[[], str]
     """Where its files lie."""
+    held_out: str
+    """What sets held-out scenes apart from training scenes."""
 
 
 DATASETS = {
     "digits": Dataset(
-        digit_scenes, 1, "5,000 real MNIST digits that come along; no download", digits_place
+        digit_scenes,
+        channels=1,
+        description="5,000 real MNIST digits that come along; no download",
+        where=digits_place,
+        held_out="of digits that no training scene uses",
     ),
     "mnist": Dataset(
-        mnist_scenes, 1, "all 70,000 MNIST digits, downloaded once (11 MB)", mnist_place
+        mnist_scenes,
+        channels=1,
+        description="all 70,000 MNIST digits, downloaded once (11 MB)",
+        where=mnist_place,
+        held_out="of MNIST's test digits",
     ),
     "sprites": Dataset(
-        sprite_scenes, 3, "red circles, green squares, blue diamonds", lambda: "generated"
+        sprite_scenes,
+        channels=3,
+        description="red circles, green squares, blue diamonds; generated",
+        where=lambda: "(nothing to store)",
+        held_out="generated anew",
     ),
 }
 
