@@ -128,6 +128,8 @@ def test_sample_draws_scenes_from_the_prior(digits: Predictor) -> None:
         ([], "empty batch"),
         (np.zeros(50), "height, width"),
         (np.zeros((2, 50, 50, 2)), "height, width"),
+        (np.zeros((50, 50, 4)), "height, width"),
+        ("image.png", "not a path"),
         (np.zeros((50, 0)), "without pixels"),
         (np.full((50, 50), np.nan), "NaN"),
         ([[[1, 2], [3]]], "differ in length"),

@@ -28,6 +28,10 @@ _HOMES = {
 __all__ = ["AirsceneError", "Object", "Predictor", "Scene", "__version__", "fit", "load"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `airscene --help` need not wait for JAX."""
     if name not in _HOMES:

@@ -1,5 +1,7 @@
 """The command line: thin functions over the package. Imports that take time happen inside them."""
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -478,17 +480,34 @@ def _parse(cls: Any, prog: str, argv: list[str], default: Any = None, descriptio
             str_from_instance=lambda value: [",".join(map(str, value))],
         )
 
-    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    given = {} if default is None else {"default": default}
-    return tyro.cli(
-        cls,
-        prog=prog,
-        args=argv,
-        description=description,
-        config=markers,
-        registry=registry,
-        **given,
+    conf = tyro.conf
+    markers = (
+        conf.OmitArgPrefixes,
+        conf.FlagCreatePairsOff,
+        conf.PositionalMetavarFromFieldName,
     )
+    arguments = {"prog": prog, "args": argv, "description": description, "registry": registry}
+    if default is not None:
+        arguments["default"] = default
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(cls, config=markers, **arguments)
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise AirsceneError(f"{_first_sentence(said.getvalue())} (see {prog} --help)") from None
+
+
+def _first_sentence(boxed: str) -> str:
+    """What an error of tyro's says, without the box around it and the help texts below."""
+    words = []
+    for line in boxed.splitlines()[1:]:
+        text = line.strip("│╭╮╰╯ ")
+        if set(text) <= {"─"}:
+            break
+        words.append(text)
+    return " ".join(words).rstrip(".:")
 
 
 def _console(stderr: bool = False) -> "Console":

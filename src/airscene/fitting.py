@@ -27,14 +27,17 @@ def fit(
     images: (batch, height, width) or (batch, height, width, channels), uint8 or float in [0, 1],
         bright objects on a dark background. One in ten is held out.
     max_objects: N, the most objects in an image.
-    object_size: typical side of an object's window in pixels (default: 0.45 of the shorter side).
+    object_size: typical side of an object in pixels; windows are made half as large again
+        (default: objects of 0.3 of the image's shorter side).
     settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
     """
     pixels = _as_uint8(images)
+    if object_size is not None and not 0 < object_size <= min(pixels.shape[1:3]):
+        raise AirsceneError(f"object_size must be a size in pixels within the image: {object_size}")
     _, height, width, channels = pixels.shape
     model = ModelConfig(
         height=height, width=width, channels=channels, max_objects=max_objects,
-        size_mean=object_size / min(height, width) if object_size else ModelConfig.size_mean,
+        size_mean=1.5 * (object_size or 0.3 * min(height, width)) / min(height, width),
     )  # fmt: skip
     config = _configure(TrainConfig(steps=steps, seeds=seeds, seed=seed, model=model), settings)
     held_out = np.arange(len(pixels)) % 10 == 0

@@ -34,6 +34,10 @@ class Predictor:
         self.air = air
         self.note = note or {}
 
+    def __repr__(self) -> str:
+        c = self.config
+        return f"<airscene model for {c.height}x{c.width} images, up to {c.max_objects} objects>"
+
     def save(self, path: str | Path) -> None:
         """Write a weights file that `airscene.load` reads."""
         checkpoint.save_model(Path(path), self.air, self.note)
@@ -53,7 +57,7 @@ class Predictor:
         An image is (height, width) or (height, width, 3), uint8 or float in [0, 1], of any size:
         it is resized to the model's, keeping its aspect. A batch is a list of such images, or an
         array (batch, height, width) or (batch, height, width, channels). An array of three axes,
-        the last of length 1 or 3, is one image.
+        the last of length 4 or less, is one image.
         """
         batch, single = _as_list(images)
         scenes = self.infer_batch(batch)
@@ -166,11 +170,13 @@ class Frame:
         return (side / min(self.scale), *self._back(x, y))
 
     def box(self, box: np.ndarray, pose: np.ndarray) -> tuple[float, float, float, float]:
-        """A box in pixels of the image given; a point where the object draws nothing."""
+        """A box in pixels of the image given; the window's where the object draws too faintly."""
         if box[2] <= box[0]:
-            _, x, y = self.where(pose)
-            return (x, y, x, y)
-        (x0, y0), (x1, y1) = self._back(*box[:2]), self._back(*box[2:])
+            side, x, y = self.where(pose)
+            x0, y0, x1, y1 = x - side / 2, y - side / 2, x + side / 2, y + side / 2
+        else:
+            left, top, right, bottom = map(float, box)
+            (x0, y0), (x1, y1) = self._back(left, top), self._back(right, bottom)
         x0, x1 = (min(max(x, 0.0), self.width) for x in (x0, x1))
         y0, y1 = (min(max(y, 0.0), self.height) for y in (y0, y1))
         return (x0, y0, x1, y1)
@@ -178,7 +184,7 @@ class Frame:
     def _back(self, x: float, y: float) -> tuple[float, float]:
         """A point of the model's image in pixels of the image given."""
         left, top = self.corner
-        return (float(x) - left) / self.scale[0], (float(y) - top) / self.scale[1]
+        return (x - left) / self.scale[0], (y - top) / self.scale[1]
 
 
 def load(source: str | Path) -> Predictor:
@@ -192,6 +198,8 @@ def resolve(source: str | Path) -> Path:
     if str(source) in bundled():
         return bundled()[str(source)]
     if path.is_dir():
+        if not (path / "model.safetensors").is_file() and (path / "config.json").is_file():
+            raise AirsceneError(f"the run in {path} has no model yet; go on with it by --resume")
         if not (path / "model.safetensors").is_file():
             raise AirsceneError(f"{path} is not a run folder: it has no model.safetensors")
         return path / "model.safetensors"
@@ -213,7 +221,7 @@ def _as_list(images: Any) -> tuple[list[np.ndarray], bool]:
         batch, single = [as_array(image) for image in images], False
     else:
         array = as_array(images)
-        single = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3))
+        single = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] <= 4)
         if array.ndim not in (2, 3, 4):
             raise AirsceneError(
                 f"an image must be (height, width) or (height, width, 3), not {array.shape}"
@@ -226,6 +234,8 @@ def _as_list(images: Any) -> tuple[list[np.ndarray], bool]:
 
 def as_array(values: Any) -> np.ndarray:
     """An array, or one line that says why it is none."""
+    if isinstance(values, str | bytes | Path):
+        raise AirsceneError(f"expected an image's pixels, not a path: {values!r}")
     try:
         return np.asarray(values)
     except (ValueError, TypeError):
@@ -240,16 +250,17 @@ def as_float_image(image: np.ndarray) -> np.ndarray:
         )
     if image.size == 0:
         raise AirsceneError(f"an image without pixels: its shape is {image.shape}")
-    if image.dtype == np.uint8:
-        return image.astype(np.float32) / 255
+    if image.dtype in (np.bool_, np.uint8, np.uint16):
+        most = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
+        return image.astype(np.float32) / most
     if not np.issubdtype(image.dtype, np.floating):
-        raise AirsceneError(f"an image must be uint8 or float in [0, 1], not {image.dtype}")
+        raise AirsceneError(f"an image must be uint8, uint16 or float in [0, 1], not {image.dtype}")
     if not np.isfinite(image).all():
         raise AirsceneError("an image with NaN or infinite pixels")
     if image.min() < 0 or image.max() > 1:
         raise AirsceneError(
-            f"a float image must lie in [0, 1], but has values from {image.min():.3g} "
-            f"to {image.max():.3g}"
+            f"a float image must lie in [0, 1], but has values from {image.min():.7g} "
+            f"to {image.max():.7g}"
         )
     return image.astype(np.float32)
 

@@ -4,7 +4,7 @@ A core proposes what to look at next. It has three methods, `Core`; a new one is
 a line in `make_core`.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -15,6 +15,7 @@ from airscene.config import ModelConfig
 from airscene.priors import Normal
 
 
+@runtime_checkable
 class Core(Protocol):
     """(omega, h) = R(x, h): what every core can do."""
 

@@ -17,7 +17,7 @@ from airscene.errors import AirsceneError
 Box = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Object:
     """One object of a scene."""
 
@@ -38,6 +38,10 @@ class Object:
         side, x, y = self.where
         return (x - side / 2, y - side / 2, x + side / 2, y + side / 2)
 
+    def __repr__(self) -> str:
+        box = ", ".join(f"{v:.0f}" for v in self.box)
+        return f"Object(box=({box}), presence={self.presence:.3f})"
+
     def moved(self, dx: float = 0.0, dy: float = 0.0) -> "Object":
         """The same object elsewhere."""
         side, x, y = self.where
@@ -56,7 +60,7 @@ class Object:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scene:
     """What is in one image: how many objects, where each is, and what each looks like.
 
@@ -76,6 +80,9 @@ class Scene:
     than usual means an image of another kind. Not itself a bound; `airscene eval` gives that."""
     residual: float
     """Share of the image's squared intensity that the objects leave unexplained."""
+
+    def __repr__(self) -> str:
+        return f"Scene({self.height}x{self.width}, objects={list(self.objects)})"
 
     @property
     def count(self) -> int:

@@ -171,13 +171,15 @@ def symptoms(seen: Look) -> list[str | None]:
     def one(count, elbo, unexplained, first_ink, window_size) -> str | None:
         if not np.isfinite(elbo):
             return "diverged: its ELBO is not finite"
-        several = np.mean(count > 1)
+        several, most = np.mean(count > 1), np.max(count)
         if np.mean(count > 0) < RARE and unexplained > 0.5:
             return "draws nothing: try a higher count-temperature or a lower object-cost"
         if np.mean(count > 0) >= RARE and first_ink < 0.05:
             return "keeps its first object blank, so that it counts one too many"
         if several < RARE and (unexplained > 0.2 or window_size > 2):
             return "puts everything into one window: try a smaller size-mean"
+        if most > 2 and np.mean(count[count > 0] == most) > 0.98:
+            return f"finds {most} objects wherever it finds any: try a higher object-cost"
         if elbo < best - 10:
             return f"has an ELBO {best - elbo:.0f} nats below the best seed's"
         return None
