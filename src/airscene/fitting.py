@@ -39,7 +39,11 @@ def fit(
         height=height, width=width, channels=channels, max_objects=max_objects,
         size_mean=1.5 * (object_size or 0.3 * min(height, width)) / min(height, width),
     )  # fmt: skip
-    config = _configure(TrainConfig(steps=steps, seeds=seeds, seed=seed, model=model), settings)
+    # Nothing is known of these images, so q(n) starts as hot as for the hardest preset.
+    start = TrainConfig(
+        steps=steps, seeds=seeds, seed=seed, count_temperature=300.0, anneal=3_000, model=model
+    )
+    config = _configure(start, settings)
     held_out = np.arange(len(pixels)) % 10 == 0
     last = None
     for last in training.train(config, pixels[~held_out], pixels[held_out]):
