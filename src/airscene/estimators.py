@@ -11,6 +11,8 @@ The continuous latents are reparameterised throughout, so that the estimators di
 they treat n. A new one is a class here and a line in `make_estimator`.
 """
 
+from abc import abstractmethod
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -35,11 +37,11 @@ class Aux(eqx.Module):
 class Estimator(eqx.Module):
     """Base class: a loss for a batch."""
 
+    @abstractmethod
     def __call__(
         self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
         """The loss to differentiate, and what comes beside it."""
-        raise NotImplementedError
 
 
 def make_estimator(config: TrainConfig, key: Key[Array, ""]) -> Estimator:
