@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airscene import __version__
-from airscene.config import Counts, TrainConfig, differences, flat
+from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, TrainConfig, differences, flat
 from airscene.config import options as as_options
 from airscene.errors import AirsceneError
 from airscene.presets import PRESETS, preset
@@ -221,9 +221,6 @@ def _free_folder(path: Path) -> Path:
 # --- eval, report ----------------------------------------------------------------------------
 
 
-_EVAL_DEFAULTS = (None, None, 1, 2_000)  # data, counts, seed, scenes
-
-
 def evaluate(argv: list[str]) -> int:
     """Evaluate a model on held-out scenes."""
     from tyro.conf import Positional
@@ -236,9 +233,9 @@ def evaluate(argv: list[str]) -> int:
         """Data set (default: the one that the model was trained on)."""
         counts: Counts | None = None
         """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
-        seed: int = _EVAL_DEFAULTS[2]
+        seed: int = EVAL_SEED
         """Seed of the held-out scenes."""
-        scenes: int = _EVAL_DEFAULTS[3]
+        scenes: int = EVAL_SCENES
         """How many scenes."""
         out: Path | None = None
         """Folder for result.json (default: the run folder; runs/eval-MODEL for a bundled model or
@@ -251,17 +248,17 @@ def evaluate(argv: list[str]) -> int:
     from airscene import checkpoint, runs
     from airscene.inference import load
 
-    predictor = load(options.model)
+    predictor, run = load(options.model), runs.run_of(options.model)
     scenes = runs.eval_scenes(predictor, options.data, options.counts, options.seed, options.scenes)
     with _console(stderr=True).status("evaluating"):
-        _, result = runs.evaluate_all(options.model, scenes)
+        _, result = runs.evaluate_all(predictor, run, scenes)
     counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
     data = options.data or predictor.note["data"]["dataset"]
     result |= {"model": options.model, "data": data, "counts": counts, "seed": options.seed}
-    changed = (options.data, options.counts, options.seed, options.scenes) != _EVAL_DEFAULTS
-    stem = Path(options.model).stem
-    folder = None if changed else runs.run_folder(options.model)
-    out = options.out or folder or Path("runs") / f"eval-{stem}"
+    asked = (options.data, options.counts, options.seed, options.scenes)
+    usual = asked == (None, None, EVAL_SEED, EVAL_SCENES)
+    folder = run.path if run and usual else Path("runs") / f"eval-{Path(options.model).stem}"
+    out = options.out or folder
     checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
     _print_result(result, _console())
     print(f"result: {out / 'result.json'}")

@@ -26,7 +26,7 @@ import numpy as np
 import airscene
 from airscene import checkpoint, figures, training
 from airscene import config as config_
-from airscene.config import Counts, DataConfig, TrainConfig
+from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, TrainConfig
 from airscene.data import DATASETS, Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
@@ -36,8 +36,6 @@ from airscene.presets import PRESETS
 from airscene.report import build_report
 
 LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
-EVAL_SCENES = 2_000  # held-out scenes of an evaluation (seed 1, so others than those)
-EVAL_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,11 @@ class Run:
             raise AirsceneError(f"{path / 'config.json'} is damaged") from None
         return Run(path, preset, config_.from_dict(TrainConfig, values))
 
+    def state(self) -> training.TrainState:
+        """The training state of the last checkpoint."""
+        skeleton = jax.eval_shape(lambda: training.start(self.config))
+        return checkpoint.load_state(self.checkpoint, skeleton)
+
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut off is left out."""
         rows = []
@@ -121,9 +124,7 @@ def train_run(
     if not (run.path / "config.json").is_file():
         run.write()
     if resume and run.checkpoint.is_file():
-        state = checkpoint.load_state(
-            run.checkpoint, jax.eval_shape(lambda: training.start(config))
-        )
+        state = run.state()
         on_step(int(state.step[0]))
     _truncate(run, 0 if state is None else int(state.step[0]))
     if state is not None:
@@ -256,27 +257,27 @@ def eval_scenes(
     )
 
 
-def evaluate_all(source: str | Path, scenes: Scenes) -> tuple[Evaluation, dict[str, Any]]:
-    """The served model's evaluation, and result.json's content, with all seeds of a run."""
-    served, folder = load(source), run_folder(source)
+def evaluate_all(
+    served: Predictor, run: Run | None, scenes: Scenes
+) -> tuple[Evaluation, dict[str, Any]]:
+    """The served model's evaluation, and result.json's content, with all seeds of its run."""
     evaluation = evaluate(served, scenes)
     result = dict(evaluation.result)
-    if folder is not None and (folder / "checkpoint.safetensors").is_file():
-        result.update(_all_seeds(Run.open(folder), served, evaluation, scenes))
+    if run is not None and run.checkpoint.is_file():
+        result.update(_all_seeds(run, served, evaluation, scenes))
     return evaluation, _finite(result)
 
 
-def run_folder(source: str | Path) -> Path | None:
-    """The run folder that a model comes from, if it comes from one."""
+def run_of(source: str | Path) -> Run | None:
+    """The run that a model comes from, if it comes from one."""
     folder = resolve(source).parent
-    return folder if (folder / "config.json").is_file() else None
+    return Run.open(folder) if (folder / "config.json").is_file() else None
 
 
 def _all_seeds(
     run: Run, served: Predictor, evaluation: Evaluation, scenes: Scenes
 ) -> dict[str, Any]:
-    skeleton = jax.eval_shape(lambda: training.start(run.config))
-    models = checkpoint.load_state(run.checkpoint, skeleton).model
+    models = run.state().model
     seeds = [run.config.seed + i for i in range(run.config.seeds)]
     results = [
         evaluation.result
@@ -299,7 +300,7 @@ def report_run(run: Run) -> Path:
     """Write report.html and its figures; the evaluation too, so that both are of one model."""
     predictor = load(run.path)
     scenes = eval_scenes(predictor)
-    evaluation, result = evaluate_all(run.path, scenes)
+    evaluation, result = evaluate_all(predictor, run, scenes)
     checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
     facts = {
         "Data": f"{run.config.data.dataset}, "
