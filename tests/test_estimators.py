@@ -309,8 +309,8 @@ def test_every_estimator_is_finite_for_every_logit(model, nvil, x, name):
     }[name]
     elbos, losses = [], []
     for shift, temperature in [(0, 1.0), (0, 2.0), (-80, 1.0), (80, 1.0), (-1e4, 1.0), (1e4, 1.0)]:
-        bias = model.omega.output.bias.at[0].add(shift)
-        shifted = eqx.tree_at(lambda m: m.omega.output.bias, model, bias)
+        bias = model.core.omega.output.bias.at[0].add(shift)
+        shifted = eqx.tree_at(lambda m: m.core.omega.output.bias, model, bias)
         gradient, tree, value, aux = forced(estimator, shifted, images, n, temperature)
         assert isinstance(aux, Aux)
         assert np.isfinite([value, aux.elbo]).all(), shift

@@ -45,8 +45,8 @@ def x(tiny):
 
 def biased(model, shift):
     """The same model with every presence logit moved by `shift`."""
-    bias = model.omega.output.bias.at[0].add(shift)
-    return eqx.tree_at(lambda m: m.omega.output.bias, model, bias)
+    bias = model.core.omega.output.bias.at[0].add(shift)
+    return eqx.tree_at(lambda m: m.core.omega.output.bias, model, bias)
 
 
 @pytest.mark.parametrize("patch", [0, 4])
@@ -215,11 +215,11 @@ def test_one_image_stops_while_another_goes_on(model, x):
     raw = [float(roll(model, image, jnp.zeros((2, 5)))[0].logit[0]) - bias for image in x[:2]]
     low, high = np.argsort(raw)
     gain = 40 / abs(raw[0] - raw[1])
-    output = model.omega.output
+    output = model.core.omega.output
     weight = output.weight.at[0].multiply(gain)
     shift = output.bias.at[0].set(gain * (output.bias[0] - sum(raw) / 2) - bias)
     sharp = eqx.tree_at(
-        lambda m: (m.omega.output.weight, m.omega.output.bias), model, (weight, shift)
+        lambda m: (m.core.omega.output.weight, m.core.omega.output.bias), model, (weight, shift)
     )
     both = jax.device_get(infer(sharp, x[:2]))
     assert both.steps[low] == 1

@@ -24,7 +24,8 @@ from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.model import AIR
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1: omega's network lay beside the core; now each core has its own."""
 
 T = TypeVar("T")
 
@@ -112,7 +113,10 @@ def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[
                     f"up to {FORMAT_VERSION}: a newer airscene is needed"
                 )
             names = file.keys() if arrays else ()
-            return {name: file.get_tensor(name) for name in names}, header
+            stored = {name: file.get_tensor(name) for name in names}
+            if header.get("version", 0) < 2:
+                stored = {name.replace("omega.", "core.omega."): a for name, a in stored.items()}
+            return stored, header
     except (SafetensorError, ValueError, TypeError) as error:
         raise AirsceneError(f"{path} is damaged or not a safetensors file: {error}") from None
     except OSError as error:

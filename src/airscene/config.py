@@ -56,20 +56,34 @@ class ModelConfig:
     saturate: bool = False
     """Clip the canvas at 1 before the likelihood, for images whose overlaps saturate."""
 
-    core: Literal["lstm"] = "lstm"
-    """The recurrent network R(x, h) that proposes the next object."""
+    core: Literal["lstm", "difference", "whole"] = "lstm"
+    """What proposes the next object: AIR's LSTM, DAIR's network on what is not yet explained, or
+    nothing (one object, the whole image)."""
     patch: int = 10
-    """Embed the image in patches of this side before the core's large projection (0: do not)."""
+    """The core sees the image in patches of this side (lstm: 0 for the image as it is)."""
     patch_features: int = 32
-    """Features per patch, where the image is embedded in patches."""
+    """Features per patch."""
     hidden: int = 256
-    """Units of the recurrent core."""
+    """lstm: units of the recurrent core."""
+    context: int = 2
+    """difference: layers in which a patch sees its neighbours."""
+    detach_canvas: bool = True
+    """difference: no gradients through what is drawn so far."""
+
+    glimpse: Literal["vae", "draw"] = "vae"
+    """The auto-encoder of what is in a window: the paper's, or a DRAW network."""
     codes: int = 50
     """Dimensions of z_what, the code of an object's appearance."""
     window: int = 20
     """Side in pixels of the glimpse x_att and of the drawing y_att."""
     mlp: int = 200
     """Hidden units of the small networks (omega from h, glimpse encoder, glimpse decoder)."""
+    draw_steps: int = 10
+    """draw: steps, which share the codes equally."""
+    draw_hidden: int = 256
+    """draw: units of the encoder's and the decoder's LSTM."""
+    draw_window: int = 12
+    """draw: side in pixels of what a step reads and writes."""
 
     presence_bias: float = 2.0
     """Initial logit of z_pres: above 0, objects are tried before they are given up."""
@@ -80,11 +94,14 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
-        at_least_one = "height width hidden codes window mlp max_objects patch_features"
+        at_least_one = (
+            "height width hidden codes window mlp max_objects patch_features "
+            "draw_steps draw_hidden draw_window"
+        )
         for name in at_least_one.split():
             value = getattr(self, name)
             _require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
-        for name in ("size_mean", "size_sd", "position_sd", "likelihood_sd", "where_sd_start"):
+        for name in ("size_mean", "likelihood_sd", "where_sd_start"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value > 0
             _require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
@@ -98,7 +115,14 @@ class ModelConfig:
         for name in ("object_cost", "presence_bias", "decoder_bias"):
             ok = math.isfinite(getattr(self, name))
             _require(ok, f"{name.replace('_', '-')} must be finite")
-        _require(self.patch >= 0, f"patch must be 0 or a side in pixels, not {self.patch}")
+        for name in ("patch", "context", "size_sd", "position_sd"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value >= 0
+            _require(ok, f"{name.replace('_', '-')} must not be negative, not {value}")
+        no_patches = self.core == "difference" and not self.patch
+        _require(not no_patches, "patch must be at least 1 for the difference core")
+        shared = self.glimpse != "draw" or self.codes % self.draw_steps == 0
+        _require(shared, f"{self.codes} codes cannot be shared by {self.draw_steps} draw-steps")
 
 
 @dataclass(frozen=True)

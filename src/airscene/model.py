@@ -14,7 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from airscene import attention
 from airscene.config import ModelConfig
-from airscene.networks import MLP, Core, GlimpseAutoencoder, make_core, positive
+from airscene.cores import Core, make_core
+from airscene.glimpses import Glimpse, make_glimpse
+from airscene.likelihood import log_likelihood
 from airscene.priors import (
     Normal,
     at_least,
@@ -114,16 +116,14 @@ class AIR(eqx.Module):
     """Attend, Infer, Repeat."""
 
     core: Core
-    omega: MLP
-    glimpse: GlimpseAutoencoder
+    glimpse: Glimpse
     config: ModelConfig = eqx.field(static=True)
 
     def __init__(self, config: ModelConfig, key: Key[Array, ""]):
         keys = jax.random.split(key, 3)
         self.config = config
-        self.core = make_core(config, keys[0])
-        self.omega = MLP(config.hidden, config.mlp, 7, keys[1])
-        self.glimpse = GlimpseAutoencoder(config, keys[2])
+        self.core = make_core(config, keys[0], keys[1])
+        self.glimpse = make_glimpse(config, keys[2])
 
     # --- The generative model: z to image ---------------------------------------------------
 
@@ -147,13 +147,7 @@ class AIR(eqx.Module):
         canvas: Float[Array, "height width channels"],
     ) -> Float[Array, ""]:
         """Log p(x | canvas)."""
-        c = self.config
-        if c.likelihood == "bernoulli":
-            mean = jnp.clip(canvas, 1e-3, 1 - 1e-3)
-            return jnp.sum(x * jnp.log(mean) + (1 - x) * jnp.log1p(-mean))
-        mean = jnp.minimum(canvas, 1.0) if c.saturate else canvas
-        constant = x.size * np.log(2 * np.pi * c.likelihood_sd**2) / 2
-        return -jnp.sum((x - mean) ** 2) / (2 * c.likelihood_sd**2) - constant
+        return log_likelihood(self.config, x, canvas)
 
     def sample(
         self, key: Key[Array, ""], n: int | Int[Array, ""] | None = None
@@ -183,16 +177,14 @@ class AIR(eqx.Module):
     ) -> tuple[Step, PyTree[Array]]:
         """One step: look (omega, z_where), attend (x_att), infer (z_what), draw (y_att, y)."""
         c = self.config
-        features, h = self.core(prepared, h, z, canvas)
-        omega = self.omega(features)
-        logit = omega[0] + c.presence_bias
-        where = Normal(omega[1:4], positive(omega[4:7], c.where_sd_start))
-        z_where = where.at(noise[:3])
-        x_att = attention.read(x, self.pose(z_where), c.window)
-        what = self.glimpse.encode(x_att)
-        z_what = what.at(noise[3:])
-        y_att, y = self.draw(z_where, z_what)
-        return Step(logit, where, what, z_where, z_what, y_att, y), h
+        view = self.core.view(x, canvas)
+        omega, h = self.core(prepared, h, z, view)
+        z_where = omega.where.at(noise[:3])
+        pose = self.pose(z_where)
+        x_att = attention.read(view, pose, c.window)
+        what, z_what, y_att = self.glimpse.encode(x_att, noise[3:])
+        y = attention.write(y_att, pose, c.height, c.width)
+        return Step(omega.logit, omega.where, what, z_where, z_what, y_att, y), h
 
     def rollout(
         self,
