@@ -14,6 +14,26 @@ class Preset:
     config: TrainConfig
 
 
+DIFFERENCE = ModelConfig(core="difference", patch=5)
+"""DAIR (appendix D)."""
+
+DRAW = ModelConfig(
+    core="whole",
+    max_objects=1,
+    count_prior="table",
+    count_table=(0.0, 1.0),
+    size_mean=1.0,
+    size_sd=0.0,
+    position_sd=0.0,
+    window=50,
+    glimpse="draw",
+    codes=160,
+    draw_steps=40,
+    draw_hidden=400,
+    draw_window=16,
+)
+"""DRAW (appendix F): one object, always there, that is the whole image."""
+
 PRESETS = {
     "digits": Preset(
         "0 to 2 MNIST digits, from the 5,000 that come along: a minute on two cores",
@@ -22,6 +42,14 @@ PRESETS = {
     "mnist": Preset(
         "0 to 2 MNIST digits, all 70,000 of them: the paper's multi-MNIST",
         TrainConfig(steps=4_000, data=DataConfig(dataset="mnist")),
+    ),
+    "digits-difference": Preset(
+        "the difference network DAIR on the digits: it counts more of them than it was shown",
+        TrainConfig(steps=4_000, model=DIFFERENCE, data=DataConfig(dataset="digits")),
+    ),
+    "draw": Preset(
+        "DRAW on the digits, the whole image in 40 strokes: the paper's baseline",
+        TrainConfig(steps=4_000, model=DRAW, data=DataConfig(dataset="digits")),
     ),
     "sprites": Preset(
         "0 to 2 overlapping colour sprites: the paper's appendix H",
