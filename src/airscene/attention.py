@@ -21,13 +21,19 @@ Array = Any  # a NumPy or a JAX array
 
 
 def read(
-    x: Float[Array, "height width channels"], pose: Float[Array, "3"], side: int
+    x: Float[Array, "height width channels"],
+    pose: Float[Array, "3"],
+    side: int,
+    antialias: bool = False,
 ) -> Float[Array, "side side channels"]:
-    """x_att: the content of the window `pose` of the image `x`, sampled at side x side points."""
+    """x_att: the content of the window `pose` of the image `x`, sampled at side x side points.
+
+    With `antialias`, a window that is larger than `side` pixels is averaged, not just sampled.
+    """
     height, width, _ = x.shape
     s, tx, ty = pose
-    weights_y = _read_weights(s * min(height, width) / height, ty, side, height)
-    weights_x = _read_weights(s * min(height, width) / width, tx, side, width)
+    weights_y = _read_weights(s * min(height, width) / height, ty, side, height, antialias)
+    weights_x = _read_weights(s * min(height, width) / width, tx, side, width, antialias)
     return _separable(weights_y, x, weights_x)
 
 
@@ -62,10 +68,13 @@ def _centres(n: int) -> np.ndarray:
     return ((2 * np.arange(n) + 1) / n - 1).astype(np.float32)
 
 
-def _read_weights(s: Array, t: Array, side: int, n: int) -> Float[Array, "side n"]:
+def _read_weights(s: Array, t: Array, side: int, n: int, antialias: bool) -> Float[Array, "side n"]:
     """Where each window pixel falls on the image's axis, as linear interpolation weights."""
     position = ((s * _centres(side) + t + 1) * n - 1) / 2
-    return _linear(position, n)
+    if not antialias:
+        return _linear(position, n)
+    reach = (s * n / side).clip(1)  # image pixels per window pixel, or 1
+    return _linear(position / reach, n, 1 / reach) / reach
 
 
 def _write_weights(s: Array, t: Array, side: int, n: int) -> Float[Array, "n side"]:
@@ -74,9 +83,9 @@ def _write_weights(s: Array, t: Array, side: int, n: int) -> Float[Array, "n sid
     return _linear(position, side)
 
 
-def _linear(position: Array, n: int) -> Array:
-    """W[a, i] = max(0, 1 - |position_a - i|): linear interpolation, zero outside."""
-    return (1 - abs(position[:, None] - np.arange(n, dtype=np.float32))).clip(0)
+def _linear(position: Array, n: int, spacing: Array | float = 1.0) -> Array:
+    """W[a, i] = max(0, 1 - |position_a - spacing i|): linear interpolation, zero outside."""
+    return (1 - abs(position[:, None] - spacing * np.arange(n, dtype=np.float32))).clip(0)
 
 
 def _separable(weights_y: Array, image: Array, weights_x: Array) -> Array:

@@ -31,6 +31,7 @@ usage: airscene COMMAND [--help]
   eval RUN|MODEL      held-out counts, boxes and ELBO: a table, and result.json
   infer MODEL IMAGE…  what is in these images: one JSON scene a line
   report RUN          write report.html again: curves, reconstructions, confusion, policy
+  reproduce RESULT    a result of the paper, from training to one page with its figures
   models              the models that come along, and how they were trained
   data                the data sets, and where they lie
 
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "eval": evaluate,
         "infer": infer,
         "report": report,
+        "reproduce": reproduce,
         "models": models,
         "data": data,
     }
@@ -130,9 +132,10 @@ def train(argv: list[str]) -> int:
 
 def _train(run: "Run", resume: bool, checkpoint_seconds: float) -> int:
     from airscene import runs
+    from airscene.progress import train_with_table
 
     console = _console()
-    finished = _train_with_table(run, resume, checkpoint_seconds, console)
+    finished = train_with_table(run, resume, checkpoint_seconds, console)
     if not finished:
         console.print(f"Stopped; nothing is lost. Go on with:\n  {run.command()}")
         return 130
@@ -142,74 +145,6 @@ def _train(run: "Run", resume: bool, checkpoint_seconds: float) -> int:
     _print_result(result, console)
     console.print(f"model:  {run.model}\nreport: {report}", soft_wrap=True, highlight=False)
     return 0
-
-
-def _train_with_table(
-    run: "Run", resume: bool, checkpoint_seconds: float, console: "Console"
-) -> bool:
-    """Train with a table that grows by a line per look, and a progress bar under it."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from airscene import runs
-
-    config = run.config
-    seeds = f"{config.seeds} seeds" if config.seeds > 1 else f"seed {config.seed}"
-    console.print(f"training {run.preset} ({seeds}) into {run.path}", highlight=False)
-    spread = "   lowest   median  highest" if config.seeds > 1 else ""
-    heads = (" ELBO", "held-out counts right")
-    wide = 26 if config.seeds > 1 else 22
-    console.print(f"{'step':>7}  {heads[0]:>{wide}}  {heads[1]:>{wide}}  steps/s  left")
-    if spread:
-        console.print(f"{'':7}  {spread[1:]:>{wide}}  {spread[1:]:>{wide}}")
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    warned: set[str] = set()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("compiling", total=config.steps)
-        last = [0, 0.0]
-
-        def on_step(step: int) -> None:
-            bar.update(task, completed=step, description="training")
-
-        def on_row(row: runs.Row) -> None:
-            rate = (row.step - last[0]) / max(row.seconds - last[1], 1e-9)
-            last[:] = row.step, row.seconds
-            left = (config.steps - row.step) / rate
-            elbo, right = _spread(row.elbo, 1), _spread([100 * a for a in row.count_accuracy], 2)
-            line = f"{row.step:>7,}  {elbo:>{wide}}  {right:>{wide - 1}}%  {rate:7.1f}  "
-            console.print(line + _minutes(left), highlight=False)
-            for i, warning in enumerate(row.warnings):
-                text = f"  ! seed {config.seed + i} {warning}"
-                settled = row.step * 2 >= config.steps  # early on, every run looks like a failure
-                if warning and settled and text not in warned:
-                    warned.add(text)
-                    console.print(text, style="yellow", highlight=False)
-
-        return runs.train_run(run, resume, checkpoint_seconds, on_row, on_step)
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    """One value, or the lowest, median and highest of several."""
-    import numpy as np
-
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    low, middle, high = np.nanmin(values), np.nanmedian(values), np.nanmax(values)
-    return f"{low:8.{digits}f} {middle:8.{digits}f} {high:8.{digits}f}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _free_folder(path: Path) -> Path:
@@ -237,6 +172,8 @@ def evaluate(argv: list[str]) -> int:
         """Seed of the held-out scenes."""
         scenes: int = EVAL_SCENES
         """How many scenes."""
+        max_objects: int | None = None
+        """Most objects to look for, e.g. more than in training (default: as in training)."""
         out: Path | None = None
         """Folder for result.json (default: the run folder; runs/eval-MODEL for a bundled model or
         where the options above are not the usual ones)."""
@@ -248,15 +185,16 @@ def evaluate(argv: list[str]) -> int:
     from airscene import checkpoint, runs
     from airscene.inference import load
 
-    predictor, run = load(options.model), runs.run_of(options.model)
+    predictor = load(options.model, options.max_objects)
+    run = runs.run_of(options.model)
     scenes = runs.eval_scenes(predictor, options.data, options.counts, options.seed, options.scenes)
     with _console(stderr=True).status("evaluating"):
         _, result = runs.evaluate_all(predictor, run, scenes)
     counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
     data = options.data or predictor.note["data"]["dataset"]
     result |= {"model": options.model, "data": data, "counts": counts, "seed": options.seed}
-    asked = (options.data, options.counts, options.seed, options.scenes)
-    usual = asked == (None, None, EVAL_SEED, EVAL_SCENES)
+    asked = (options.data, options.counts, options.seed, options.scenes, options.max_objects)
+    usual = asked == (None, None, EVAL_SEED, EVAL_SCENES, None)
     folder = run.path if run and usual else Path("runs") / f"eval-{Path(options.model).stem}"
     out = options.out or folder
     checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
@@ -329,6 +267,47 @@ def _print_result(result: dict[str, Any], console: "Console") -> None:
         console.print(f"! {warning}", style="yellow", highlight=False)
 
 
+# --- reproduce -------------------------------------------------------------------------------
+
+
+def reproduce(argv: list[str]) -> int:
+    """Train, measure and draw a result of the paper."""
+    from airscene.experiments import EXPERIMENTS
+
+    if not argv or argv[0].startswith("-"):
+        lines = [
+            f"  {name:15} {experiment.description}" for name, experiment in EXPERIMENTS.items()
+        ]
+        print("\n".join(["usage: airscene reproduce RESULT [options]", "", "results:", *lines]))
+        return 0 if argv and argv[0] in ("-h", "--help") else 2
+    name = argv[0]
+    if name not in EXPERIMENTS:
+        raise AirsceneError(f"no result {name!r}; there are {', '.join(EXPERIMENTS)}")
+
+    @dataclass(frozen=True)
+    class Reproduce:
+        seeds: int = 8
+        """Seeds of every model."""
+        quick: bool = False
+        """All of it, small, to see it work: minutes on a CPU; the figures mean nothing."""
+        out: Path | None = None
+        """Folder for runs, tables, figures and page (default: runs/RESULT, or runs/RESULT-quick).
+        What is there already is not trained again; a run that was interrupted goes on."""
+
+    description = f"{EXPERIMENTS[name].description}."
+    options = _parse(Reproduce, f"airscene reproduce {name}", argv[1:], description=description)
+    if options.seeds < 1:
+        raise AirsceneError(f"--seeds must be at least 1, not {options.seeds}")
+    _use_compilation_cache()
+    out = options.out or Path("runs") / (f"{name}-quick" if options.quick else name)
+    page = EXPERIMENTS[name].load()(out, options.seeds, options.quick, _console())
+    if page is None:
+        print(f"Stopped; nothing is lost. Go on with:\n  airscene reproduce {' '.join(argv)}")
+        return 130
+    print(f"page: {page}")
+    return 0
+
+
 # --- infer -----------------------------------------------------------------------------------
 
 
@@ -342,6 +321,9 @@ def infer(argv: list[str]) -> int:
         """Run folder, or the name of a model that comes along."""
         images: Annotated[tuple[Path, ...], Positional]
         """Image files (anything that Pillow reads, or .npy)."""
+        max_objects: int | None = None
+        """Most objects to look for (default: as in training). Models with the difference core count
+        further than they were trained to."""
         overlay: Path | None = None
         """Folder for pictures with the windows drawn: first red, second green, third blue."""
 
@@ -351,7 +333,7 @@ def infer(argv: list[str]) -> int:
     _use_compilation_cache()
     from airscene.inference import as_float_image, load
 
-    predictor = load(options.model)
+    predictor = load(options.model, options.max_objects)
     good, bad = [], 0
     for path in options.images:
         try:

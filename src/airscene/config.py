@@ -92,6 +92,11 @@ class ModelConfig:
     where_sd_start: float = 0.2
     """Initial standard deviation of q(z_where); its prior's is 1."""
 
+    @property
+    def counts_objects(self) -> bool:
+        """Whether the model has objects to count; one of the whole image has not."""
+        return self.core != "whole"
+
     def __post_init__(self) -> None:
         _require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
         at_least_one = (
@@ -133,13 +138,15 @@ class DataConfig:
     """Where the objects come from (see `airscene data`)."""
     counts: Counts = (0, 1, 2)
     """Objects per scene; each scene draws one of these at random, e.g. 0,1,2."""
+    watch_counts: Counts = ()
+    """Also follow held-out scenes with these counts, which training may never show, e.g. 3."""
     scenes: int = 60_000
     """Number of training scenes."""
     data_seed: int = 0
     """Seed of the composition. The same seed gives the same scenes."""
 
     def __post_init__(self) -> None:
-        ok = len(self.counts) > 0 and min(self.counts) >= 0
+        ok = len(self.counts) > 0 and min(self.counts + self.watch_counts) >= 0
         _require(ok, f"counts must be a list such as 0,1,2, not {self.counts}")
         _require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
         _require(self.data_seed >= 0, f"data-seed must not be negative, not {self.data_seed}")

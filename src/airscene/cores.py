@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from airscene.config import ModelConfig
 from airscene.likelihood import link
-from airscene.networks import MLP, PatchEmbedding, positive
+from airscene.networks import MLP, PatchEmbedding, lstm, positive
 from airscene.priors import Normal
 
 Image = Float[Array, "height width channels"]
@@ -119,25 +119,21 @@ class LSTMCore(eqx.Module):
         """One step of the LSTM."""
         output, cell = h
         gates = prepared + self.recurrent(jnp.concatenate([output, z]))
-        write, forget, content, show = jnp.split(gates, 4)
-        cell = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(content)
-        output = jax.nn.sigmoid(show) * jnp.tanh(cell)
+        output, cell = lstm(gates, cell)
         return Omega.of(self.config, self.omega(output)), (output, cell)
 
 
 class DifferenceCore(eqx.Module):
     """DAIR (appendix D): a feed-forward network on what is not yet explained, x - I(canvas).
 
-    The same network on every patch and its neighbours proposes an object there; a softmax over
-    the patches chooses one. Nothing in it knows how many objects there were in training, how
-    many are drawn already, or how large the image is.
+    The same network on every patch and its neighbours proposes an object there and scores it; the
+    best patch and those near it choose. Nothing in it knows how many objects there were in
+    training, how many are drawn already, or how large the image is.
     """
 
     embed: PatchEmbedding
     context: list[eqx.nn.Linear]
     propose: MLP
-    order: Float[Array, "2"]
-    """Breaks ties between objects: which way to scan."""
     config: ModelConfig = eqx.field(static=True)
 
     def __init__(self, config: ModelConfig, key: Key[Array, ""], key_omega: Key[Array, ""]):
@@ -150,7 +146,6 @@ class DifferenceCore(eqx.Module):
             for k in jax.random.split(keys[1], c.context)
         ]
         self.propose = MLP(features, c.mlp, 8, key_omega)
-        self.order = jnp.zeros(2)
 
     def prepare(self, x: Image) -> None:
         """Nothing: every step sees another difference."""
@@ -171,19 +166,30 @@ class DifferenceCore(eqx.Module):
         for layer in self.context:
             features = features + jax.nn.relu(_each(layer, _with_neighbours(features)))
         centres = self._centres(*features.shape[:2])
-        proposals = (
-            _each(self.propose, features).at[..., 3:5].add(centres / self.config.position_sd)
-        )
-        score = proposals[..., 0] + centres @ self.order
-        weight = jax.nn.softmax(score.ravel())
-        return Omega.of(self.config, weight @ proposals[..., 1:].reshape(-1, 7)), None
+        proposals = _each(self.propose, features).reshape(-1, 8)
+        proposals = proposals.at[:, 3:5].add(centres / self.config.position_sd)
+        weight = jax.nn.softmax(self._near_best(centres, proposals[:, 0]))
+        return Omega.of(self.config, weight @ proposals[:, 1:]), None
 
-    def _centres(self, rows: int, columns: int) -> Float[np.ndarray, "rows columns 2"]:
+    def _near_best(
+        self, centres: Float[np.ndarray, "patches 2"], score: Float[Array, " patches"]
+    ) -> Float[Array, " patches"]:
+        """The scores within half a window of the best one, else minus infinity.
+
+        A softmax over all patches would put the window between two objects that score alike.
+        """
+        c = self.config
+        best = jnp.asarray(centres)[jnp.argmax(score)]
+        pixels = jnp.abs(centres - best) * np.array([c.width, c.height]) / 2
+        reach = c.size_mean * min(c.height, c.width) / 2
+        return jnp.where(jnp.max(pixels, axis=1) <= reach, score, -jnp.inf)
+
+    def _centres(self, rows: int, columns: int) -> Float[np.ndarray, "patches 2"]:
         """Where the patches lie (x, y); the image spans -1 to 1."""
         side = self.config.patch
         x = (2 * np.arange(columns) + 1) * side / self.config.width - 1
         y = (2 * np.arange(rows) + 1) * side / self.config.height - 1
-        return np.stack(np.meshgrid(x, y), axis=-1).astype(np.float32)
+        return np.stack(np.meshgrid(x, y), axis=-1).astype(np.float32).reshape(-1, 2)
 
 
 class WholeCore(eqx.Module):

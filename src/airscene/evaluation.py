@@ -30,24 +30,25 @@ class Evaluation:
 
 
 def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0) -> Evaluation:
-    """All figures of one model on scenes with ground truth."""
+    """All figures of one model on scenes with ground truth; those of the image for `whole`."""
     found = predictor.infer_arrays(as_float(scenes.images))
     count = np.argmax(found.log_q, axis=1)
     key_elbo, key_iw = jax.random.split(jax.random.key(seed))
     sampled, parts = _sampled(predictor.air, scenes.images, key_elbo)
     gain = _iw_gain(predictor.air, scenes.images[:IW_SCENES], key_iw)
-    result = {
-        "scenes": len(scenes),
-        **count_figures(scenes.counts, count),
-        "count_accuracy_sampled": float(np.mean(np.asarray(sampled) == scenes.counts)),
-        **_overlapping(scenes, count),
-        **box_figures(scenes, found.box, count),
-        **{name: float(value) for name, value in parts.items()},
-        "iw_bound": float(parts["elbo"] + gain),
-        "mean_steps": float(np.mean(found.steps)),
-    }
+    bounds = {name: float(value) for name, value in parts.items()}
+    bounds["iw_bound"] = bounds["elbo"] + float(gain)
     matrix = confusion(scenes.counts, count, predictor.config.max_objects)
-    result["confusion"] = matrix.tolist()
+    result = {"scenes": len(scenes), **bounds}
+    if predictor.config.counts_objects:
+        result |= {
+            **count_figures(scenes.counts, count),
+            "count_accuracy_sampled": float(np.mean(np.asarray(sampled) == scenes.counts)),
+            **_overlapping(scenes, count),
+            **box_figures(scenes, found.box, count),
+            "mean_steps": float(np.mean(found.steps)),
+            "confusion": matrix.tolist(),
+        }
     return Evaluation(result, matrix, found)
 
 

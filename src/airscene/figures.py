@@ -6,7 +6,7 @@ figure. Where windows are drawn, the colour says which inference step they come 
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image, ImageDraw
 from scipy.ndimage import gaussian_filter
+from scipy.optimize import isotonic_regression
 
 if TYPE_CHECKING:
     from airscene.scene import Scene
@@ -26,6 +28,19 @@ STEP_COLOURS = ("#ff3b30", "#30c552", "#3a86ff", "#ffb000", "#d65cff", "#12c2d6"
 WIDE, HALF = 9.95, 4.6
 INK, MUTED, FAINT = "#22262b", "#7a828c", "#d9dde2"
 LINE, SEED_LINE = "#1f5aa6", "#a9c0dd"
+MODEL_COLOURS = {
+    "AIR": "#c8452f",
+    "DAIR": LINE,
+    "DRAW": "#7a828c",
+    "AIR+DRAW": "#e39a2d",
+    "DAIR+DRAW": "#3f8f4f",
+}
+ESTIMATOR_COLOURS = {
+    "marginal": LINE,
+    "nvil": "#c8452f",
+    "concrete": "#3f8f4f",
+    "vimco": "#8a5bb5",
+}
 
 
 def curves(metrics: list[dict[str, Any]]) -> Figure:
@@ -58,6 +73,93 @@ def reconstructions(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> 
                 _note(axes, text, at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90)
     _step_legend(figure, max((scene.count for scene in scenes), default=0))
     return figure
+
+
+def side_by_side(
+    images: Sequence[np.ndarray],
+    rows: Mapping[str, Sequence["Scene"]],
+    without_windows: Sequence[str] = (),
+) -> Figure:
+    """Images over what several models make of them, a row for each model, by its label."""
+    height, width = images[0].shape[:2]
+    every = [s for label, mine in rows.items() if label not in without_windows for s in mine]
+    margin = _overhang(every, height, width)
+    ratio = (height + 2 * margin) / (width + 2 * margin)
+    columns = len(images)
+    figure, tiles = _tiles(1 + len(rows), columns, WIDE, ratio, room=(0.2, 0.22))
+    lines = {"image": list(images)} | {k: [s.render() for s in mine] for k, mine in rows.items()}
+    for row, (label, pictures) in enumerate(lines.items()):
+        for column, picture in enumerate(pictures):
+            axes = tiles[row * columns + column]
+            _show(axes, picture)
+            axes.set(xlim=(-margin, width + margin), ylim=(height + margin, -margin))
+            if label in rows and label not in without_windows:
+                _draw_windows(axes, rows[label][column])
+        _note(
+            tiles[row * columns], label,
+            at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90,
+        )  # fmt: skip
+    _step_legend(figure, max((scene.count for scene in every), default=0))
+    return figure
+
+
+def generalisation(tasks: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
+    """ELBO and count accuracy on the watched scenes over training: a line per model, by task.
+
+    A line is the mean over seeds; the band around it reaches from the lowest to the highest.
+    """
+    figure = Figure(figsize=(WIDE, 2.9 * len(tasks)), layout="constrained")
+    panels = figure.subplots(len(tasks), 2, squeeze=False, gridspec_kw={"wspace": 0.06})
+    for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
+        title = {"loc": "left", "fontsize": 10.5, "weight": "bold", "color": INK, "pad": 10}
+        left.set_title(task.capitalize(), **title)
+        for axes, key, scale in (
+            (left, "watched_elbo", 1.0),
+            (right, "watched_count_accuracy", 100.0),
+        ):
+            everything = []
+            for label, rows in models.items():
+                steps = sorted({row["step"] for row in rows})
+                values = np.array(
+                    [[row[key] for row in rows if row["step"] == step] for step in steps], float
+                )
+                if np.isfinite(values).any():
+                    _band(axes, steps, scale * values, label, MODEL_COLOURS[label])
+                    everything.append(scale * values)
+            _dress(axes, np.concatenate([v.ravel() for v in everything]), "")
+        left.set_title("ELBO, nats per image", loc="right", fontsize=8.5, color=MUTED, pad=10)
+        right.set_title("counts right, %", loc="right", fontsize=8.5, color=MUTED, pad=10)
+        right.set_ylim(-2, 102)
+        left.legend(frameon=False, fontsize=8.5, loc="lower right", ncols=2)
+    return figure
+
+
+def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
+    """Count accuracy by the true number of objects; what training showed is shaded."""
+    figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
+    axes = figure.subplots()
+    counts = sorted({row["objects"] for row in rows})
+    values = np.array(
+        [[100 * row["count_accuracy"] for row in rows if row["objects"] == n] for n in counts]
+    )
+    axes.axvspan(min(counts) - 0.3, trained + 0.3, color="#eef3fa", linewidth=0)
+    _band(axes, counts, values, "DAIR", LINE, marker="o", markersize=5)
+    for n, mean in zip(counts, values.mean(axis=1), strict=True):
+        style = {"ha": "center", "size": 8.5, "color": LINE, "weight": "bold"}
+        axes.annotate(f"{mean:.1f}", (n, mean), (0, 7), textcoords="offset points", **style)
+    _frame(axes, "% of held-out scenes", "digits in the image")
+    axes.set_title("Counts right", loc="left", fontsize=10.5, weight="bold", color=INK, pad=10)
+    axes.set(xlim=(min(counts) - 0.3, max(counts) + 0.3), ylim=(0, 112), yticks=range(0, 101, 25))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def _band(
+    axes: Axes, x: Sequence[float], values: np.ndarray, label: str, colour: str, **style: Any
+) -> None:
+    """The mean over the last axis, in a band from the lowest to the highest value."""
+    axes.fill_between(x, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.18, lw=0)
+    axes.plot(x, values.mean(axis=1), color=colour, linewidth=2, label=label, **style)
 
 
 def confusion(matrix: np.ndarray) -> Figure:
@@ -113,6 +215,26 @@ def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Fi
             _note(axes, f"in {mine.mean():.0%} of scenes", offset=(0, -16))
         else:
             _note(axes, "never used", at=(0.5, 0.5), offset=(0, 0), va="center", size=9)
+    return figure
+
+
+def variance(rows: Sequence[dict[str, Any]]) -> Figure:
+    """How noisy the core's gradient is, by number of objects: a panel for each likelihood.
+
+    The noise is a standard deviation, the root of the covariance's trace. Dashed, on the same
+    scale: the length of the exact gradient, with a gap where noise drowns it.
+    """
+    likelihoods = list(dict.fromkeys(row["likelihood"] for row in rows))
+    figure = Figure(figsize=(WIDE, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(likelihoods), sharey=True, squeeze=False)[0]
+    ends = []
+    for axes, likelihood in zip(panels, likelihoods, strict=True):
+        ends.append(_noise(axes, [row for row in rows if row["likelihood"] == likelihood]))
+        _frame(axes, "noise of the core's gradient", "objects in the image")
+        style = {"fontsize": 10.5, "weight": "bold", "color": INK, "pad": 10}
+        axes.set_title(likelihood.capitalize(), loc="left", **style)
+    for axes, points in zip(panels, ends, strict=True):  # now that their common scale is known
+        _label_ends(axes, points)
     return figure
 
 
@@ -261,11 +383,57 @@ def _dress(axes: Axes, values: np.ndarray, unit: str) -> None:
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
     axes.margins(x=0)
+    _frame(axes, unit, "training step")
+    axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
+
+
+def _frame(axes: Axes, unit: str, below: str) -> None:
+    """Grid, spines, unit and the x axis' label of a plot of lines."""
     axes.grid(axis="y", color="#eef0f3", linewidth=0.9)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(length=0, labelsize=8.5, labelcolor=MUTED, pad=5)
-    axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
     axes.set_title(unit, loc="right", fontsize=8.5, color=MUTED, pad=10)
-    axes.set_xlabel("training step", fontsize=8.5, color=MUTED)
+    axes.set_xlabel(below, fontsize=8.5, color=MUTED)
+
+
+def _noise(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[tuple[float, str, str]]:
+    """A line for each estimator. Returns the height at which each ends, its label and colour."""
+    ends = []
+
+    def line(mine: list[dict[str, Any]], key: str, label: str, colour: str, **style: Any) -> None:
+        values = np.sqrt([row[key] or np.nan for row in mine])
+        axes.plot([row["objects"] for row in mine], values, color=colour, **style)
+        ends.append((float(values[-1]), label, colour))
+
+    for name, colour in ESTIMATOR_COLOURS.items():
+        mine = [row for row in rows if row["estimator"] == name]
+        if not mine:
+            continue
+        if name == "marginal":
+            line(mine, "core_signal", "exact gradient", MUTED, linewidth=1.3, linestyle="--")
+        cost = mine[0]["rollouts"]
+        label = name if cost == 1 else f"{name}, {cost} rollouts"
+        line(mine, "core_variance", label, colour, linewidth=2, marker="o", markersize=4)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.03)
+    return ends
+
+
+def _label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Labels at the right, at the heights where lines end; moved apart where they collide."""
+    ends = sorted(end for end in ends if np.isfinite(end[0]))
+    if not ends:
+        return
+    low, high = np.log(axes.get_ylim())
+    heights = (np.log([height for height, _, _ in ends]) - low) / (high - low)
+    apart = 0.07 * np.arange(len(ends))
+    heights = apart + np.clip(isotonic_regression(heights - apart).x, 0, 1 - apart[-1])
+    for height, (_, label, colour) in zip(heights, ends, strict=True):
+        style = {"ha": "left", "va": "center", "color": colour, "weight": "bold", "size": 8.5}
+        _note(axes, label, at=(1, height), offset=(4, 0), **style)

@@ -14,8 +14,11 @@ from jaxtyping import Array, Float, Key
 
 from airscene import attention
 from airscene.config import ModelConfig
-from airscene.networks import MLP, positive
+from airscene.networks import MLP, lstm, positive
 from airscene.priors import Normal
+
+STROKES = 10
+"""DRAW's strokes are as strong as if there were so many: the canvas must not run away with more."""
 
 Window = Float[Array, "side side channels"]
 Codes = Float[Array, " codes"]
@@ -79,8 +82,8 @@ class DRAW(eqx.Module):
     logits. z_what is the concatenation of all steps' latents.
     """
 
-    encoder: eqx.nn.LSTMCell
-    decoder: eqx.nn.LSTMCell
+    encoder: eqx.nn.Linear
+    decoder: eqx.nn.Linear
     posterior: eqx.nn.Linear
     windows: eqx.nn.Linear
     stroke: eqx.nn.Linear
@@ -90,8 +93,8 @@ class DRAW(eqx.Module):
         c, keys = config, jax.random.split(key, 5)
         self.config = c
         pixels, latents = c.draw_window**2 * c.channels, c.codes // c.draw_steps
-        self.encoder = eqx.nn.LSTMCell(2 * pixels + c.draw_hidden, c.draw_hidden, key=keys[0])
-        self.decoder = eqx.nn.LSTMCell(latents, c.draw_hidden, key=keys[1])
+        self.encoder = eqx.nn.Linear(2 * pixels + 2 * c.draw_hidden, 4 * c.draw_hidden, key=keys[0])
+        self.decoder = eqx.nn.Linear(latents + c.draw_hidden, 4 * c.draw_hidden, key=keys[1])
         self.posterior = eqx.nn.Linear(c.draw_hidden, 2 * latents, key=keys[2])
         self.windows = eqx.nn.Linear(c.draw_hidden, 6, key=keys[3])
         self.stroke = eqx.nn.Linear(c.draw_hidden, pixels, key=keys[4])
@@ -103,7 +106,8 @@ class DRAW(eqx.Module):
         def step(carry, noise):
             encoder, decoder, canvas = carry
             seen = self._read(x_att, canvas, decoder[0])
-            encoder = self.encoder(jnp.concatenate([seen, decoder[0]]), encoder)
+            gates = self.encoder(jnp.concatenate([seen, decoder[0], encoder[0]]))
+            encoder = lstm(gates, encoder[1])
             mean, raw_sd = jnp.split(self.posterior(encoder[0]), 2)
             what = Normal(mean, positive(raw_sd, start=1.0))
             z = what.at(noise)
@@ -128,16 +132,22 @@ class DRAW(eqx.Module):
     def _draw(self, z, decoder, canvas):
         """The decoder's new state, and the canvas with one more stroke."""
         c = self.config
-        decoder = self.decoder(z, decoder)
+        decoder = lstm(self.decoder(jnp.concatenate([z, decoder[0]])), decoder[1])
         stroke = self.stroke(decoder[0]).reshape(c.draw_window, c.draw_window, c.channels)
-        pose = _pose(self.windows(decoder[0])[3:])
+        stroke = stroke * (STROKES / c.draw_steps)
+        pose = self._pose(self.windows(decoder[0])[3:])
         return decoder, canvas + attention.write(stroke, pose, c.window, c.window)
 
     def _read(self, x_att: Window, canvas: Window, state: Array) -> Float[Array, " pixels"]:
         """The window and its error canvas, through the attention window."""
-        pose = _pose(self.windows(state)[:3])
+        pose = self._pose(self.windows(state)[:3])
         both = jnp.concatenate([x_att, x_att - jax.nn.sigmoid(canvas)], axis=-1)
-        return attention.read(both, pose, self.config.draw_window).ravel()
+        return attention.read(both, pose, self.config.draw_window, antialias=True).ravel()
+
+    def _pose(self, raw: Float[Array, "3"]) -> Float[Array, "3"]:
+        """(s, tx, ty) of an attention window; at first in the centre, pixel for pixel."""
+        size = self.config.draw_window / self.config.window * jnp.exp(jnp.clip(raw[:1], -2, 2))
+        return jnp.concatenate([size, jnp.tanh(raw[1:])])
 
     def _by_step(self, values: Codes) -> Float[Array, "steps latents"]:
         return values.reshape(self.config.draw_steps, -1)
@@ -145,8 +155,3 @@ class DRAW(eqx.Module):
     def _blank(self) -> Window:
         c = self.config
         return jnp.full((c.window, c.window, c.channels), c.decoder_bias)
-
-
-def _pose(raw: Float[Array, "3"]) -> Float[Array, "3"]:
-    """(s, tx, ty) of an attention window inside a window; at the start of training, all of it."""
-    return jnp.concatenate([jnp.exp(jnp.clip(raw[:1], -2, 0.5)), jnp.tanh(raw[1:])])

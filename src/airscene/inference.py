@@ -187,9 +187,15 @@ class Frame:
         return (x - left) / self.scale[0], (y - top) / self.scale[1]
 
 
-def load(source: str | Path) -> Predictor:
-    """A trained model: a bundled one's name, a run folder, or a weights file."""
-    return Predictor(*checkpoint.load_model(resolve(source)))
+def load(source: str | Path, max_objects: int | None = None) -> Predictor:
+    """A trained model: a bundled one's name, a run folder, or a weights file.
+
+    `max_objects` lets it look for more (or fewer) objects than in training.
+    """
+    air, note = checkpoint.load_model(resolve(source))
+    if max_objects is not None:
+        air = air.changed(max_objects=max_objects)
+    return Predictor(air, note)
 
 
 def resolve(source: str | Path) -> Path:

@@ -6,6 +6,9 @@ at the window, `y_att` what is drawn there, `canvas` the sum of what is drawn, `
 parameters of a step's distributions, `h` the recurrent state.
 """
 
+from dataclasses import replace
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -124,6 +127,12 @@ class AIR(eqx.Module):
         self.config = config
         self.core = make_core(config, keys[0], keys[1])
         self.glimpse = make_glimpse(config, keys[2])
+
+    def changed(self, **settings: Any) -> "AIR":
+        """The same parameters under other settings: more steps (`max_objects`), another p(n)."""
+        config = replace(self.config, **settings)
+        skeleton = jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
+        return jax.tree.unflatten(jax.tree.structure(skeleton), jax.tree.leaves(self))
 
     # --- The generative model: z to image ---------------------------------------------------
 

@@ -22,6 +22,15 @@ class MLP(eqx.Module):
         return self.output(jax.nn.relu(self.hidden(x)))
 
 
+def lstm(
+    gates: Float[Array, " gates"], cell: Float[Array, " cells"]
+) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
+    """An LSTM's output and new cells; biased towards remembering at the start of training."""
+    write, forget, content, show = jnp.split(gates, 4)
+    cell = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(content)
+    return jax.nn.sigmoid(show) * jnp.tanh(cell), cell
+
+
 class PatchEmbedding(eqx.Module):
     """Each patch of the image, on its own, becomes a few features: one matrix product."""
 

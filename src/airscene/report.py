@@ -115,25 +115,59 @@ def build_report(
     figures: dict[str, tuple[str, Figure]],
 ) -> tuple[str, dict[str, bytes]]:
     """The page, and its figures as PNGs by file name. `figures` maps a stem to caption, figure."""
-    pngs = {f"{stem}.png": png(figure) for stem, (_, figure) in figures.items()}
-    shown = zip(figures.values(), pngs.values(), strict=True)
     tables = _section("Measures", _measures(result)) + _section("How it was made", _facts(facts))
+    pictures, pngs = _figures(figures)
+    warnings = '<aside class="warnings"><strong>Please note</strong>'
+    blocks = [
+        _within('<section class="headline">', _headline(result), "</section>"),
+        _within(warnings, _warnings(result), "</aside>"),
+        pictures,
+        _section("Seeds", _seeds(result)),
+        f'<div class="columns">{tables}</div>',
+    ]
+    return _page(title, _kicker(result), blocks), pngs
+
+
+def build_page(
+    title: str,
+    kicker: str,
+    *,
+    figures: dict[str, tuple[str, Figure]],
+    sections: dict[str, list[list[str]]],
+) -> tuple[str, dict[str, bytes]]:
+    """A page of figures, and of tables by their heading: rows of cells, the first one the head."""
+    pictures, pngs = _figures(figures)
+    blocks = [_section(escape(heading), _cells(rows)) for heading, rows in sections.items()]
+    return _page(title, escape(kicker), [pictures, *blocks]), pngs
+
+
+def _page(title: str, kicker: str, blocks: list[str]) -> str:
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f'<link rel="icon" href="data:,"><style>{STYLE}</style><title>{escape(title)}</title>',
-        f'</head><body><main><p class="kicker">{_kicker(result)}</p><h1>{escape(title)}</h1>',
-        _within('<section class="headline">', _headline(result), "</section>"),
-        _within(
-            '<aside class="warnings"><strong>Please note</strong>', _warnings(result), "</aside>"
-        ),
-        '<div class="figures">',
-        *(_figure(k, *figure, picture) for k, (figure, picture) in enumerate(shown, start=1)),
-        "</div>",
-        _section("Seeds", _seeds(result)),
-        f'<div class="columns">{tables}</div></main></body></html>\n',
+        f'</head><body><main><p class="kicker">{kicker}</p><h1>{escape(title)}</h1>',
+        *blocks,
+        "</main></body></html>\n",
     ]
-    return "\n".join(part for part in parts if part), pngs
+    return "\n".join(part for part in parts if part)
+
+
+def _figures(figures: dict[str, tuple[str, Figure]]) -> tuple[str, dict[str, bytes]]:
+    """The figures as HTML, and as PNGs by file name."""
+    pngs = {f"{stem}.png": png(figure) for stem, (_, figure) in figures.items()}
+    shown = zip(figures.values(), pngs.values(), strict=True)
+    items = [_figure(k, *figure, picture) for k, (figure, picture) in enumerate(shown, start=1)]
+    return "\n".join(['<div class="figures">', *items, "</div>"]), pngs
+
+
+def _cells(rows: list[list[str]]) -> str:
+    """A table of texts."""
+    lines = []
+    for row, tag in zip(rows, ["th", *["td"] * len(rows)], strict=False):
+        texts = [escape(cell).replace("-", "\N{MINUS SIGN}") for cell in row]
+        lines.append("<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>")
+    return _table(lines)
 
 
 def _within(opening: str, content: str, closing: str) -> str:

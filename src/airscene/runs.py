@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import numpy as np
 import airscene
 from airscene import checkpoint, figures, training
 from airscene import config as config_
-from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, TrainConfig
+from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, ModelConfig, TrainConfig
 from airscene.data import DATASETS, Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
@@ -91,9 +91,8 @@ class Run:
         rows = []
         try:
             for line in (self.path / "metrics.jsonl").read_text().splitlines():
-                row = json.loads(line)
-                rows.append({name: row[name] for name in Row.__dataclass_fields__})
-        except (OSError, ValueError, KeyError, TypeError):
+                rows.append(asdict(Row(**json.loads(line))))
+        except (OSError, ValueError, TypeError):
             pass
         return rows
 
@@ -107,6 +106,8 @@ class Row:
     count_accuracy: list[float]
     seconds: float
     warnings: list[str | None]
+    watched_elbo: list[float] = field(default_factory=list)
+    watched_count_accuracy: list[float] = field(default_factory=list)
 
 
 def train_run(
@@ -120,6 +121,7 @@ def train_run(
     config = run.config
     images = make_scenes(config.data, config.model, held_out=False).images
     held_out = make_scenes(config.data, config.model, held_out=True, scenes=LOOK_SCENES)
+    watched = _watched(config)
     state = None
     if not (run.path / "config.json").is_file():
         run.write()
@@ -133,11 +135,12 @@ def train_run(
     started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
     written = time.monotonic()
     with _stop_requests() as stopped:
-        for progress in training.train(config, images, held_out.images, state):
+        others = None if watched is None else watched.images
+        for progress in training.train(config, images, held_out.images, state, others):
             on_step(progress.step)
             done = progress.step == config.steps
             if progress.look is not None:
-                row = _row(progress, held_out, time.monotonic() - started)
+                row = _row(progress, held_out, watched, time.monotonic() - started)
                 _append(run, row)
                 on_row(row)
                 if not np.isfinite(row.elbo).any():
@@ -152,17 +155,43 @@ def train_run(
     return True
 
 
-def _row(progress: training.Progress, held_out: Scenes, seconds: float) -> Row:
-    seen = progress.look
+def _watched(config: TrainConfig) -> Scenes | None:
+    """Held-out scenes with other counts than those of training, if they are to be followed."""
+    counts = config.data.watch_counts
+    if not counts:
+        return None
+    return make_scenes(config.data, config.model, held_out=True, scenes=LOOK_SCENES, counts=counts)
+
+
+def _row(
+    progress: training.Progress, held_out: Scenes, watched: Scenes | None, seconds: float
+) -> Row:
+    seen, model = progress.look, progress.state.model.config
     assert seen is not None
-    right = np.asarray(seen.count) == held_out.counts
-    return Row(
+    row = Row(
         step=progress.step,
-        elbo=[round(float(e), 3) for e in seen.elbo],
-        count_accuracy=[round(float(a), 5) for a in right.mean(axis=1)],
+        elbo=_rounded(seen.elbo, 3),
+        count_accuracy=_right(model, seen, held_out),
         seconds=round(seconds, 2),
-        warnings=training.symptoms(seen),
+        warnings=training.symptoms(seen, model.counts_objects),
     )
+    if progress.watched is None or watched is None:
+        return row
+    return replace(
+        row,
+        watched_elbo=_rounded(progress.watched.elbo, 3),
+        watched_count_accuracy=_right(model, progress.watched, watched),
+    )
+
+
+def _rounded(values: Any, digits: int) -> list[float]:
+    return [round(float(value), digits) for value in values]
+
+
+def _right(model: ModelConfig, seen: training.Look, scenes: Scenes) -> list[float]:
+    """The share of counts that are right, for each seed; NaN where nothing is counted."""
+    right = np.asarray(seen.count) == scenes.counts
+    return _rounded(right.mean(axis=1), 5) if model.counts_objects else [math.nan] * len(right)
 
 
 def _append(run: Run, row: Row) -> None:
@@ -277,7 +306,7 @@ def run_of(source: str | Path) -> Run | None:
 def _all_seeds(
     run: Run, served: Predictor, evaluation: Evaluation, scenes: Scenes
 ) -> dict[str, Any]:
-    models = run.state().model
+    models = run.state().model.changed(max_objects=served.config.max_objects)
     seeds = [run.config.seed + i for i in range(run.config.seeds)]
     results = [
         evaluation.result
@@ -301,6 +330,13 @@ def report_run(run: Run) -> Path:
     predictor = load(run.path)
     scenes = eval_scenes(predictor)
     evaluation, result = evaluate_all(predictor, run, scenes)
+    data = run.config.data
+    result |= {
+        "model": str(run.path),
+        "data": data.dataset,
+        "counts": sorted(set(data.counts)),
+        "seed": EVAL_SEED,
+    }
     checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
     facts = {
         "Data": f"{run.config.data.dataset}, "
@@ -339,7 +375,7 @@ def _figures(
     centres = (evaluation.found.pose[..., 1:] + 1) / 2 * np.array([width, height])
     count = np.argmax(evaluation.found.log_q, axis=1)
     used = np.arange(centres.shape[1]) < count[:, None]
-    return {
+    pictures = {
         "reconstructions": (
             "Held-out scenes (above) and what the model makes of them (below): the windows of the "
             "first, second and third step in red, green and blue.",
@@ -362,6 +398,9 @@ def _figures(
             figures.samples([scene.render() for scene in samples]),
         ),
     }
+    if not predictor.config.counts_objects:
+        del pictures["confusion"], pictures["policy"]
+    return pictures
 
 
 def _finite(value: Any) -> Any:

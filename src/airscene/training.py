@@ -164,13 +164,15 @@ def _ratio(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, 
     return jnp.sum(part) / jnp.maximum(jnp.sum(whole), 1e-6)
 
 
-def symptoms(seen: Look) -> list[str | None]:
+def symptoms(seen: Look, counts_objects: bool = True) -> list[str | None]:
     """For each seed, the known failure that it looks like, if any. Needs no labels."""
     best = float(jnp.nanmax(seen.elbo))
 
     def one(count, elbo, unexplained, first_ink, window_size) -> str | None:
         if not np.isfinite(elbo):
             return "diverged: its ELBO is not finite"
+        if not counts_objects:
+            return _behind(float(elbo), best)
         several, most = np.mean(count > 1), np.max(count)
         if np.mean(count > 0) < RARE and unexplained > 0.5:
             return "draws nothing: try a higher count-temperature or a lower object-cost"
@@ -180,12 +182,14 @@ def symptoms(seen: Look) -> list[str | None]:
             return "puts everything into one window: try a smaller size-mean"
         if most > 2 and np.mean(count[count > 0] == most) > 0.98:
             return f"finds {most} objects wherever it finds any: try a higher object-cost"
-        if elbo < best - 10:
-            return f"has an ELBO {best - elbo:.0f} nats below the best seed's"
-        return None
+        return _behind(float(elbo), best)
 
     rows = (seen.count, seen.elbo, seen.unexplained, seen.first_ink, seen.window_size)
     return [one(*row) for row in zip(*(np.asarray(a) for a in rows), strict=True)]
+
+
+def _behind(elbo: float, best: float) -> str | None:
+    return f"has an ELBO {best - elbo:.0f} nats below the best seed's" if elbo < best - 10 else None
 
 
 class Progress(eqx.Module):
@@ -195,6 +199,8 @@ class Progress(eqx.Module):
     state: TrainState
     look: Look | None
     """Every `eval_every` steps and at the end."""
+    watched: Look | None = None
+    """The same at `watched`, if there are any."""
 
 
 def train(
@@ -202,8 +208,12 @@ def train(
     images: UInt8[np.ndarray, "scenes height width channels"],
     held_out: UInt8[np.ndarray, "others height width channels"],
     state: TrainState | None = None,
+    watched: UInt8[np.ndarray, "more height width channels"] | None = None,
 ) -> Iterator[Progress]:
-    """Train from the start, or from `state`, and say how it goes after every chunk of steps."""
+    """Train from the start, or from `state`, and say how it goes after every chunk of steps.
+
+    `watched` are scenes to follow beside `held_out`, with counts that training may not show.
+    """
     current = start(config) if state is None else state
     step = int(current.step[0])
     scenes, others = jnp.asarray(images), jnp.asarray(held_out)
@@ -215,7 +225,20 @@ def train(
         current, _ = train_chunk(config, length, current, scenes)
         step += length
         jax.block_until_ready(current.step)
-        yield Progress(step, current, look(current.model, others) if step == due else None)
+        looks = [None, None]
+        if step == due:
+            looks[0] = look(current.model, others)
+            if watched is not None:
+                looks[1] = look(stretched(current.model, config), jnp.asarray(watched))
+        yield Progress(step, current, *looks)
+
+
+def stretched(models: AIR, config: TrainConfig) -> AIR:
+    """Models with a step more than the watched scenes need, so that over-counting shows."""
+    if config.model.count_prior == "table":  # gives no probability to other counts
+        return models
+    most = max(config.data.watch_counts) + 1
+    return models.changed(max_objects=max(config.model.max_objects, most))
 
 
 def pick(models: Any, seed: int) -> Any:

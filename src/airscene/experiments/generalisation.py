@@ -1,0 +1,332 @@
+"""Counting past what was seen: the paper's "Strong generalization", appendices D and F, and more.
+
+Models are trained on some counts and tested on others: 0 to 2 digits, then 3 (extrapolation); 0, 1
+or 3, then 2 (interpolation); and, on a larger canvas, 0 to 2, then up to 8. Every model is a run
+folder of its own, so that what was trained is not trained again. Then all seeds are measured, and
+tables (CSV), figures (PNG) and one page are written.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from airscene import checkpoint, figures, report
+from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.data import Scenes, make_scenes
+from airscene.data.scenes import as_float
+from airscene.errors import AirsceneError
+from airscene.experiments import variance
+from airscene.inference import load
+from airscene.model import AIR
+from airscene.presets import DIFFERENCE, DRAW
+from airscene.progress import train_with_table
+from airscene.runs import Run
+from airscene.training import look
+
+LABELS = {
+    "draw": "DRAW",
+    "air": "AIR",
+    "dair": "DAIR",
+    "air-draw": "AIR+DRAW",
+    "dair-draw": "DAIR+DRAW",
+}
+TASKS = {"extrapolation": ((0, 1, 2), 3), "interpolation": ((0, 1, 3), 2)}
+"""Counts to train on, and the count to test."""
+PAPER = {"draw": (-637, -406), "air": (-620, -316), "dair": (-611, -424)}
+"""Free energy in the paper, on up to 2 digits and on 3."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large all of it is."""
+
+    dataset: str = "mnist"
+    side: int = 50
+    large: int = 100
+    most: int = 8
+    """Most digits on the large canvas."""
+    scenes: int = 60_000
+    test_scenes: int = 2_000
+
+
+FULL = Size()
+QUICK = Size("digits", large=64, most=3, scenes=500, test_scenes=100)
+
+
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
+    """Train what is not yet trained, measure everything, write the page; None if stopped."""
+    size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
+    for name, config in todo.items():
+        if not train(out, name, config, console):
+            return None
+    with console.status("measuring"):
+        tables = measure({name: _opened(out, name, todo[name]) for name in todo}, size)
+    with console.status("the gradient's variance"):
+        tables["variance"] = variance.run(quick)
+    for name, rows in tables.items():
+        checkpoint.write_text(out / f"{name}.csv", _csv(rows))
+    with console.status("drawing"):
+        return write_page(out, size, tables, quick)
+
+
+# --- Training --------------------------------------------------------------------------------
+
+
+def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
+    """Every model to train, by the name of its run folder."""
+    size = QUICK if quick else FULL
+    many = replace(
+        DIFFERENCE,
+        height=size.large,
+        width=size.large,
+        size_mean=DIFFERENCE.size_mean * size.side / size.large,
+    )
+    networks = {
+        "air": ModelConfig(),
+        "dair": DIFFERENCE,
+        "draw": DRAW,
+        "air-draw": _with_draw(ModelConfig()),
+        "dair-draw": _with_draw(DIFFERENCE),
+    }
+    made = {}
+    for task, (counts, tested) in TASKS.items():
+        for name, model in networks.items():
+            if task == "interpolation" and "draw" in name.split("-")[1:]:
+                continue  # the free-energy table is about extrapolation
+            if model.counts_objects:
+                model = replace(model, max_objects=max(counts) + 1)
+            data = DataConfig(size.dataset, counts, (tested,), size.scenes)
+            made[f"{task}/{name}"] = _schedule(TrainConfig(seeds=seeds, model=model, data=data))
+    data = DataConfig(size.dataset, (0, 1, 2), (5,) if size.most >= 5 else (3,), size.scenes)
+    made["many/dair"] = _schedule(TrainConfig(seeds=seeds, model=many, data=data))
+    return {name: _small(config) for name, config in made.items()} if quick else made
+
+
+def _with_draw(model: ModelConfig) -> ModelConfig:
+    """DRAW inside AIR: each object in ten strokes."""
+    return replace(model, glimpse="draw", codes=50, draw_steps=10, draw_window=12)
+
+
+def _schedule(config: TrainConfig) -> TrainConfig:
+    """How long each kind of model is trained."""
+    if config.model.core == "lstm" and config.model.glimpse == "vae":
+        return replace(config, steps=10_000, eval_every=500)
+    return replace(config, steps=8_000, eval_every=500)
+
+
+def _small(config: TrainConfig) -> TrainConfig:
+    """The same in a few seconds."""
+    model = config.model
+    if model.glimpse == "draw":
+        model = replace(model, codes=8, draw_steps=2, draw_hidden=16, draw_window=8)
+    model = replace(model, hidden=32, mlp=32, patch_features=8)
+    return replace(config, steps=60, eval_every=30, batch=16, model=model)
+
+
+def train(out: Path, name: str, config: TrainConfig, console: Console) -> bool:
+    """Train one model, or go on with it; False if it was stopped."""
+    if (out / name / "config.json").is_file():
+        run = _opened(out, name, config)
+        done = run.metrics() and run.metrics()[-1]["step"] >= config.steps
+        if done and run.checkpoint.is_file():
+            return True
+    return train_with_table(
+        Run(out / name, "mnist", config), resume=True, checkpoint_seconds=30, console=console
+    )
+
+
+def _opened(out: Path, name: str, config: TrainConfig) -> Run:
+    run = Run.open(out / name)
+    if run.config != config:
+        raise AirsceneError(f"{out / name} was trained with other settings; use another --out")
+    return run
+
+
+# --- Measuring -------------------------------------------------------------------------------
+
+
+def measure(runs: dict[str, Run], size: Size) -> dict[str, list[Row]]:
+    """The tables: over training, counts, free energy, and counts on the large canvas."""
+    tables: dict[str, list[Row]] = {"curves": [], "counts": [], "free_energy": [], "many": []}
+    for name, run in runs.items():
+        task, model = name.split("/")
+        about = {"task": task, "model": model}
+        tables["curves"] += [about | row for row in _curve(run)]
+        models = run.state().model
+        if run.config.model.counts_objects:
+            most = size.most if task == "many" else 3
+            rows = [about | row for row in _counts(run, models, size, most)]
+            tables["many" if task == "many" else "counts"] += rows
+        if task == "extrapolation":
+            tables["free_energy"] += [{"model": model} | row for row in _free(run, models, size)]
+    return tables
+
+
+def _curve(run: Run) -> Iterator[Row]:
+    for row in run.metrics():
+        names = ("elbo", "count_accuracy", "watched_elbo", "watched_count_accuracy")
+        for i in range(run.config.seeds):
+            yield {
+                "seed": run.config.seed + i,
+                "step": row["step"],
+                **{name: row[name][i] for name in names},
+            }
+
+
+def _counts(run: Run, models: AIR, size: Size, most: int) -> Iterator[Row]:
+    """Count accuracy of every seed for each number of digits, with two steps to spare."""
+    models = models.changed(max_objects=most + 2)
+    for n in range(most + 1):
+        scenes = _scenes(run.config, size, (n,))
+        for i, count in enumerate(np.asarray(look(models, jnp.asarray(scenes.images)).count)):
+            yield {
+                "seed": run.config.seed + i,
+                "objects": n,
+                "count_accuracy": float(np.mean(count == n)),
+                "over_counted": float(np.mean(count > n)),
+                "under_counted": float(np.mean(count < n)),
+            }
+
+
+def _free(run: Run, models: AIR, size: Size) -> Iterator[Row]:
+    """Minus the ELBO of every seed, under the p(n) of training and under a uniform one."""
+    priors = {"training": models}
+    if run.config.model.counts_objects:
+        priors["uniform"] = models.changed(count_prior="uniform")
+    sets = {"up_to_2": (0, 1, 2), "only_3": (3,)}
+    images = {k: jnp.asarray(_scenes(run.config, size, c).images) for k, c in sets.items()}
+    for prior, changed in priors.items():
+        elbo = {name: np.asarray(look(changed, x).elbo) for name, x in images.items()}
+        for i in range(run.config.seeds):
+            values = {name: -float(e[i]) for name, e in elbo.items()}
+            yield {"seed": run.config.seed + i, "p(n)": prior, **values}
+
+
+def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
+    """Held-out scenes, others than those that training looks at."""
+    return make_scenes(
+        config.data, config.model, held_out=True, scenes=size.test_scenes, counts=counts, seed=1
+    )
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+# --- The page --------------------------------------------------------------------------------
+
+
+def write_page(out: Path, size: Size, tables: dict[str, list[Row]], quick: bool) -> Path:
+    """Figures as PNGs, and index.html with everything on it."""
+    pictures = {
+        "curves": (
+            "Over training, on held-out scenes with the count that training never shows: mean of "
+            "all seeds, and their lowest and highest. DRAW has no count.",
+            figures.generalisation(_by_model(tables["curves"])),
+        ),
+        "reconstructions": (
+            "Three digits, after training on 0 to 2 (best seed of each by ELBO): the image, then "
+            "what each model makes of it, with the windows in the order of their steps.",
+            _reconstructions(out, size),
+        ),
+        "many": (
+            f"DAIR trained on 0 to 2 digits (shaded) on a {size.large}x{size.large} canvas, asked "
+            f"about up to {size.most}: mean of all seeds, their lowest and highest.",
+            figures.counts_curve(tables["many"], trained=2),
+        ),
+        "crowd": (
+            f"{size.most} digits on that canvas, and the objects that DAIR finds.",
+            _crowd(out, size),
+        ),
+        "variance": (
+            "Noise of the core's gradient by number of objects, for each estimator, with the "
+            "paper's likelihood and with a Bernoulli one; dashed, the length of the gradient.",
+            figures.variance(tables["variance"]),
+        ),
+    }
+    sections = {
+        "Free energy (lower is better)": _free_energy_table(tables["free_energy"]),
+        "Counts, % right (mean, lowest to highest seed)": _counts_table(tables["counts"]),
+        "Counts on the large canvas, % right": _counts_table(tables["many"]),
+    }
+    kicker = "airscene reproduce generalisation" + (" --quick: its figures mean nothing" * quick)
+    page, pngs = report.build_page(
+        "Counting past what was seen", kicker, figures=pictures, sections=sections
+    )
+    for name, content in pngs.items():
+        with checkpoint.atomic(out / "figures" / name) as temporary:
+            temporary.write_bytes(content)
+    checkpoint.write_text(out / "index.html", page)
+    return out / "index.html"
+
+
+def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+    """The curves of each task, by the model's label."""
+    return {
+        f"{task}: {', '.join(map(str, counts))} to {tested}": {
+            label: [row for row in rows if (row["task"], row["model"]) == (task, model)]
+            for model, label in LABELS.items()
+            if any((row["task"], row["model"]) == (task, model) for row in rows)
+        }
+        for task, (counts, tested) in TASKS.items()
+    }
+
+
+def _reconstructions(out: Path, size: Size) -> Any:
+    models = {m: load(out / "extrapolation" / m, None) for m in ("air", "dair", "draw")}
+    config = Run.open(out / "extrapolation" / "dair").config
+    images = list(as_float(_scenes(config, size, (3,)).images[:10])[..., 0])
+    rows = {LABELS[m]: model.infer_batch(images) for m, model in models.items()}
+    return figures.side_by_side(images, rows, without_windows=(LABELS["draw"],))
+
+
+def _crowd(out: Path, size: Size) -> Any:
+    model = load(out / "many" / "dair", size.most + 2)
+    config = Run.open(out / "many" / "dair").config
+    images = list(as_float(_scenes(config, size, (size.most,)).images[:6])[..., 0])
+    return figures.side_by_side(images, {"DAIR": model.infer_batch(images)})
+
+
+def _spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean, lowest and highest."""
+    mean, low, high = np.mean(values), min(values), max(values)
+    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _free_energy_table(rows: Sequence[Row]) -> list[list[str]]:
+    head = ["model", "p(n)", "up to 2 digits", "only 3 digits", "the paper's"]
+    lines = [head]
+    for model, label in LABELS.items():
+        for prior in ("training", "uniform"):
+            mine = [r for r in rows if r["model"] == model and r["p(n)"] == prior]
+            if mine:
+                cells = [_spread([r[k] for r in mine], 0) for k in ("up_to_2", "only_3")]
+                paper = " / ".join(map(str, PAPER[model])) if model in PAPER else ""
+                lines.append([label, prior, *cells, paper])
+    return lines
+
+
+def _counts_table(rows: Sequence[Row]) -> list[list[str]]:
+    counts = sorted({row["objects"] for row in rows})
+    lines = [["model", *(f"{n} digits" for n in counts)]]
+    for task, model in dict.fromkeys((row["task"], row["model"]) for row in rows):
+        mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
+        cells = [
+            _spread([100 * row["count_accuracy"] for row in mine if row["objects"] == n])
+            for n in counts
+        ]
+        lines.append([f"{LABELS[model]}, {task}", *cells])
+    return lines

@@ -1,0 +1,176 @@
+"""How noisy the gradient is: by estimator, by number of objects and by likelihood.
+
+The paper's discussion asks how the variance scales with the number of objects, and about other
+likelihoods. Here a model is trained with the exact estimator and then held. Every estimator is
+asked many times for the gradient of the same held-out images, at temperature 1: what varies is the
+noise of z and, but for `marginal`, that of n; not which images are in the batch.
+
+What is compared:
+
+- `marginal` sums n out: what is left is the noise of z, which every other has, too. `nvil` and
+  `concrete` see the very same z: where z's noise has heavy tails, their difference is still n's.
+- `nvil` has its best case: a baseline trained on the frozen model for as many steps as the model
+  was. Its signal is not scaled, since that shrinks the score-function term and its noise alike,
+  and leaves another gradient than the ELBO's.
+- `concrete` is biased: its noise is not all of its error.
+- `vimco` follows another bound, and a gradient takes K rollouts (the row says how many). K
+  averaged gradients of any other estimator cost as much and have a K-th of its variance.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key, PyTree
+
+from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.data import make_scenes
+from airscene.errors import AirsceneError
+from airscene.estimators import Batch, Estimator, make_estimator, rollouts
+from airscene.model import AIR
+from airscene.training import Images, pick, start, train_chunk
+
+ESTIMATORS = ("marginal", "nvil", "concrete", "vimco")
+LIKELIHOODS = ("gaussian", "bernoulli")
+
+
+def run(quick: bool = False) -> list[dict[str, Any]]:
+    """The experiment: 1 to 6 digits on 80x80 pixels. `quick` is a small one, to see it work."""
+    side, most, steps, batch, draws = (50, 2, 100, 16, 8) if quick else (80, 6, 2_000, 64, 64)
+    model = ModelConfig(height=side, width=side, max_objects=most, size_mean=0.45 * 50 / side)
+    data = DataConfig(scenes=500 if quick else 60_000)
+    rows = []
+    for likelihood in LIKELIHOODS:
+        config = TrainConfig(
+            steps=steps, batch=batch, model=replace(model, likelihood=likelihood), data=data
+        )
+        rows += measure(config, range(1, most + 1), batch=batch, draws=draws)
+    return rows
+
+
+def measure(
+    config: TrainConfig, counts: Sequence[int], *, batch: int, draws: int
+) -> list[dict[str, Any]]:
+    """A row for each estimator and each number of objects, at the parameters of one trained model.
+
+    The model is trained on scenes of 0 to max(counts) objects. Each number has its own `batch` of
+    held-out scenes, and each row its own `draws` gradients (see `Spread`). `entropy` is that of
+    q(n), in nats per image: where it is 0, n is certain and its gradient has no noise.
+    """
+    if draws < 2:
+        raise AirsceneError(f"draws must be at least 2, not {draws}")
+    shown = replace(config.data, counts=tuple(range(max(counts) + 1)))
+    config = replace(config, seeds=1, estimator="marginal", scale_signal=False, data=shown)
+    images = jnp.asarray(make_scenes(config.data, config.model, held_out=False).images)
+    state, _ = train_chunk(config, config.steps, start(config), images)
+    model = pick(state.model, 0)
+
+    key_make, key_settle, key_draws = jax.random.split(jax.random.key(config.seed + 2_000_003), 3)
+    held_out = {}
+    for n in counts:
+        scenes = make_scenes(config.data, config.model, held_out=True, scenes=batch, counts=(n,))
+        held_out[n] = _intensities(jnp.asarray(scenes.images))
+    entropy = {n: float(count_entropy(model, x, key_draws)) for n, x in held_out.items()}
+    rows = []
+    for name in ESTIMATORS:
+        estimator = make_estimator(replace(config, estimator=name), key_make)
+        if jax.tree.leaves(estimator):
+            estimator = settle(config, estimator, model, images, key_settle)
+        for n, x in held_out.items():
+            keys = jax.random.split(jax.random.fold_in(key_draws, n), draws)
+            if name == "marginal":  # nvil and concrete split a key for n off: the same z for all
+                keys = jax.vmap(jax.random.split)(keys)[:, 0]
+            row = {
+                "likelihood": config.model.likelihood,
+                "estimator": name,
+                "objects": n,
+                "rollouts": config.samples if name == "vimco" else 1,
+                "entropy": entropy[n],
+            }
+            rows.append(row | spread(estimator, model, x, keys).figures())
+    return rows
+
+
+class Spread(eqx.Module):
+    """The noise and the size of a batch's gradient, for all parameters and for the core's.
+
+    The core decides presence and place, so that is where the noise of n acts.
+    """
+
+    variance: Float[Array, ""]
+    """Trace of the covariance of the gradient over draws."""
+    signal: Float[Array, ""]
+    """Squared norm of the mean gradient, less what the noise adds to it; never below 0."""
+    core_variance: Float[Array, ""]
+    core_signal: Float[Array, ""]
+
+    def figures(self) -> dict[str, float]:
+        """By name, as plain numbers."""
+        return {name: float(value) for name, value in vars(self).items()}
+
+
+@jax.jit
+def spread(estimator: Estimator, model: AIR, x: Batch, keys: Key[Array, " draws"]) -> Spread:
+    """How the gradient of the model varies over the keys, for a batch that stays the same.
+
+    One gradient at a time, and none is kept: only their mean and squared deviations (Welford's).
+    """
+
+    def draw(carry, key):
+        seen, mean, squares = carry
+        gradient = _vector(jax.grad(lambda model: estimator(model, x, key)[0])(model))
+        after = mean + (gradient - mean) / (seen + 1)
+        return (seen + 1, after, squares + (gradient - mean) * (gradient - after)), None
+
+    zeros = jnp.zeros_like(_vector(model))
+    (_, mean, squares), _ = jax.lax.scan(draw, (0, zeros, zeros), keys)
+    core = _vector(model.core).size  # a model's first parameters are its core's
+
+    def summary(part):
+        variance = jnp.sum(squares[part]) / (len(keys) - 1)
+        return variance, jnp.maximum(jnp.sum(mean[part] ** 2) - variance / len(keys), 0)
+
+    return Spread(*summary(slice(None)), *summary(slice(core)))
+
+
+@partial(jax.jit, static_argnums=0)
+def settle(
+    config: TrainConfig, estimator: Estimator, model: AIR, images: Images, key: Key[Array, ""]
+) -> Estimator:
+    """The estimator after `config.steps` steps of its own learning, while the model is frozen."""
+    optimiser = optax.adam(config.baseline_learning_rate)
+
+    def step(carry, key):
+        estimator, state = carry
+        key_batch, key_loss = jax.random.split(key)
+        rows = jax.random.randint(key_batch, (config.batch,), 0, images.shape[0])
+        x = _intensities(images[rows])
+        gradient, aux = jax.grad(lambda e: e(model, x, key_loss), has_aux=True)(estimator)
+        updates, state = optimiser.update(gradient, state)
+        learner: Any = optax.apply_updates(aux.estimator, updates)
+        return (learner, state), None
+
+    learner: Any = estimator
+    first = learner, optimiser.init(learner)
+    return jax.lax.scan(step, first, jax.random.split(key, config.steps))[0][0]
+
+
+@jax.jit
+def count_entropy(model: AIR, x: Batch, key: Key[Array, ""]) -> Float[Array, ""]:
+    """Mean entropy of q(n) over the batch."""
+    log_q = rollouts(model, x, key)[1].log_q
+    return -jnp.mean(jnp.sum(jnp.exp(log_q) * log_q, axis=1))
+
+
+def _vector(tree: PyTree[Array]) -> Float[Array, " size"]:
+    return ravel_pytree(tree)[0]
+
+
+def _intensities(images: Images) -> Batch:
+    return images.astype(jnp.float32) / 255
