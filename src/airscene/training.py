@@ -147,7 +147,7 @@ def look(models: AIR, images: Images) -> Look:
 
     def one_seed(model):
         keys = jax.random.split(jax.random.key(0), len(images))
-        seen = jax.lax.map(lambda a: one_image(model, *a), (images, keys), batch_size=100)
+        seen = jax.lax.map(lambda a: one_image(model, *a), (images, keys), batch_size=250)
         n, elbo, unexplained, energy, first, ink, sizes, used = seen
         return Look(
             count=n,

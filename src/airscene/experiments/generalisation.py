@@ -70,8 +70,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
             return None
     with console.status("measuring"):
         tables = measure({name: _opened(out, name, todo[name]) for name in todo}, size)
-    with console.status("the gradient's variance"):
-        tables["variance"] = variance.run(quick)
+    tables["variance"] = _variance(out / "variance.csv", quick, console)
     for name, rows in tables.items():
         checkpoint.write_text(out / f"{name}.csv", _csv(rows))
     with console.status("drawing"):
@@ -84,30 +83,27 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
 def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
     """Every model to train, by the name of its run folder."""
     size = QUICK if quick else FULL
-    many = replace(
-        DIFFERENCE,
-        height=size.large,
-        width=size.large,
-        size_mean=DIFFERENCE.size_mean * size.side / size.large,
-    )
+    air = ModelConfig(mlp=400)
+    dair = replace(DIFFERENCE, mlp=400, patch_features=64, context=3)
     networks = {
-        "air": ModelConfig(),
-        "dair": DIFFERENCE,
+        "air": air,
+        "dair": dair,
         "draw": DRAW,
-        "air-draw": _with_draw(ModelConfig()),
-        "dair-draw": _with_draw(DIFFERENCE),
+        "air-draw": _with_draw(air),
+        "dair-draw": _with_draw(dair),
     }
-    made = {}
-    for task, (counts, tested) in TASKS.items():
-        for name, model in networks.items():
-            if task == "interpolation" and "draw" in name.split("-")[1:]:
-                continue  # the free-energy table is about extrapolation
-            if model.counts_objects:
-                model = replace(model, max_objects=max(counts) + 1)
-            data = DataConfig(size.dataset, counts, (tested,), size.scenes)
-            made[f"{task}/{name}"] = _schedule(TrainConfig(seeds=seeds, model=model, data=data))
-    data = DataConfig(size.dataset, (0, 1, 2), (5,) if size.most >= 5 else (3,), size.scenes)
-    made["many/dair"] = _schedule(TrainConfig(seeds=seeds, model=many, data=data))
+    shown, tested = TASKS["extrapolation"]
+    made = {
+        f"extrapolation/{name}": _job(model, size, shown, tested)
+        for name, model in networks.items()
+    }
+    shown, tested = TASKS["interpolation"]
+    for name in ("air", "dair"):
+        made[f"interpolation/{name}"] = _job(networks[name], size, shown, tested)
+    side = size.large
+    large = replace(dair, height=side, width=side, size_mean=dair.size_mean * size.side / side)
+    made["many/dair"] = _job(large, size, (0, 1, 2), min(5, size.most))
+    made = {name: replace(config, seeds=seeds) for name, config in made.items()}
     return {name: _small(config) for name, config in made.items()} if quick else made
 
 
@@ -116,11 +112,15 @@ def _with_draw(model: ModelConfig) -> ModelConfig:
     return replace(model, glimpse="draw", codes=50, draw_steps=10, draw_window=12)
 
 
-def _schedule(config: TrainConfig) -> TrainConfig:
-    """How long each kind of model is trained."""
-    if config.model.core == "lstm" and config.model.glimpse == "vae":
-        return replace(config, steps=10_000, eval_every=500)
-    return replace(config, steps=8_000, eval_every=500)
+def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) -> TrainConfig:
+    """Training on some counts while another is watched, with one step to spare."""
+    if model.counts_objects:
+        model = replace(model, max_objects=max(shown) + 1)
+    data = DataConfig(size.dataset, shown, (tested,), size.scenes)
+    config = TrainConfig(steps=10_000, eval_every=1_000, model=model, data=data)
+    if model.glimpse == "draw" or model.height > size.side:  # slower, and no better for longer
+        return replace(config, steps=6_000)
+    return replace(config, batch=128) if model.core == "difference" else config
 
 
 def _small(config: TrainConfig) -> TrainConfig:
@@ -216,6 +216,17 @@ def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
     return make_scenes(
         config.data, config.model, held_out=True, scenes=size.test_scenes, counts=counts, seed=1
     )
+
+
+def _variance(path: Path, quick: bool, console: Console) -> list[Row]:
+    """The gradient's variance, measured now or before."""
+    if path.is_file():
+        with path.open(newline="") as file:
+            texts = {"likelihood", "estimator"}
+            rows = csv.DictReader(file)
+            return [{k: v if k in texts else float(v) for k, v in row.items()} for row in rows]
+    with console.status("measuring the gradient's variance"):
+        return variance.run(quick)
 
 
 def _csv(rows: Sequence[Row]) -> str:

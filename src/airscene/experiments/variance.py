@@ -42,7 +42,7 @@ LIKELIHOODS = ("gaussian", "bernoulli")
 
 def run(quick: bool = False) -> list[dict[str, Any]]:
     """The experiment: 1 to 6 digits on 80x80 pixels. `quick` is a small one, to see it work."""
-    side, most, steps, batch, draws = (50, 2, 100, 16, 8) if quick else (80, 6, 2_000, 64, 64)
+    side, most, steps, batch, draws = (50, 2, 100, 16, 8) if quick else (80, 6, 600, 64, 64)
     model = ModelConfig(height=side, width=side, max_objects=most, size_mean=0.45 * 50 / side)
     data = DataConfig(scenes=500 if quick else 60_000)
     rows = []
