@@ -168,6 +168,8 @@ class TrainConfig:
     """Adam's peak learning rate: linear warm-up, then a cosine to a tenth of it."""
     warmup: int = 500
     """Steps of linear warm-up."""
+    clip_gradient: float = 0.0
+    """Scale gradients down to this norm (0: do not); DRAW's long recurrence needs it."""
     count_temperature: float = 30.0
     """Temperature of q(n) at the first step: above 1, decisions on n stay soft while drawings are
     still poor, which keeps a run from settling early on drawing nothing, or on one object more."""
@@ -198,9 +200,9 @@ class TrainConfig:
             value = getattr(self, name)
             ok = math.isfinite(value) and value > 0
             _require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
-        for name in ("seed", "warmup", "anneal"):
+        for name in ("seed", "warmup", "anneal", "clip_gradient"):
             value = getattr(self, name)
-            _require(value >= 0, f"{name} must not be negative, not {value}")
+            _require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
         _require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         vimco = self.estimator != "vimco" or self.samples >= 2
         _require(vimco, f"vimco needs samples of at least 2, not {self.samples}")

@@ -49,7 +49,7 @@ PRESETS = {
     ),
     "draw": Preset(
         "DRAW on the digits, the whole image in 40 strokes: the paper's baseline",
-        TrainConfig(steps=4_000, model=DRAW, data=DataConfig(dataset="digits")),
+        TrainConfig(steps=4_000, clip_gradient=10.0, model=DRAW, data=DataConfig(dataset="digits")),
     ),
     "sprites": Preset(
         "0 to 2 overlapping colour sprites: the paper's appendix H",

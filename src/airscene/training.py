@@ -50,8 +50,11 @@ def make_optimiser(config: TrainConfig) -> optax.GradientTransformation:
         max(config.steps, warmup + 1),
         config.learning_rate / 10,
     )
+    model = optax.adam(schedule)
+    if config.clip_gradient:
+        model = optax.chain(optax.clip_by_global_norm(config.clip_gradient), model)
     return optax.partition(
-        {"model": optax.adam(schedule), "estimator": optax.adam(config.baseline_learning_rate)},
+        {"model": model, "estimator": optax.adam(config.baseline_learning_rate)},
         ("model", "estimator"),
     )
 

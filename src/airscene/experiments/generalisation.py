@@ -118,7 +118,9 @@ def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) ->
         model = replace(model, max_objects=max(shown) + 1)
     data = DataConfig(size.dataset, shown, (tested,), size.scenes)
     config = TrainConfig(steps=10_000, eval_every=1_000, model=model, data=data)
-    if model.glimpse == "draw" or model.height > size.side:  # slower, and no better for longer
+    if model.glimpse == "draw":
+        return replace(config, steps=6_000, clip_gradient=10.0)
+    if model.height > size.side:
         return replace(config, steps=6_000)
     return replace(config, batch=128) if model.core == "difference" else config
 
