@@ -17,6 +17,7 @@ from airscene.experiments import variance
 from airscene.model import AIR
 
 KEYS = jax.random.split(jax.random.key(3), 200)
+COLD = jnp.array(1.0)
 FIGURES = ["variance", "signal", "core_variance", "core_signal"]
 
 
@@ -54,7 +55,7 @@ def plainly(trees):
 def test_spread_is_that_of_a_plain_loop(model, x):
     gradient = jax.jit(jax.grad(lambda model, key: Marginal()(model, x, key)[0]))
     trees = [gradient(model, key) for key in KEYS]
-    spread = variance.spread(Marginal(), model, x, KEYS).figures()
+    spread = variance.spread(Marginal(), model, x, COLD, KEYS).figures()
     expected = [*plainly(trees), *plainly([tree.core for tree in trees])]
     assert list(spread) == FIGURES
     np.testing.assert_allclose(list(spread.values()), expected, rtol=1e-4)
@@ -64,7 +65,8 @@ def test_spread_is_that_of_a_plain_loop(model, x):
 
 def test_images_average_out(model, x):
     one, four = (
-        variance.spread(Marginal(), model, jnp.concatenate(times * [x]), KEYS) for times in (1, 4)
+        variance.spread(Marginal(), model, jnp.concatenate(times * [x]), COLD, KEYS)
+        for times in (1, 4)
     )
     np.testing.assert_allclose(one.variance / four.variance, 4, rtol=0.2)
     np.testing.assert_allclose(one.core_variance / four.core_variance, 4, rtol=0.2)
@@ -72,7 +74,7 @@ def test_images_average_out(model, x):
 
 
 def test_a_certain_gradient_has_no_variance(model, x):
-    spread = variance.spread(Certain(), model, x, KEYS)
+    spread = variance.spread(Certain(), model, x, COLD, KEYS)
     assert spread.variance == spread.core_variance == 0
     np.testing.assert_allclose(spread.signal, jnp.sum(ravel_pytree(model)[0] ** 2), rtol=1e-5)
     core = ravel_pytree(model.core)[0]
@@ -82,7 +84,9 @@ def test_a_certain_gradient_has_no_variance(model, x):
 def test_settling_teaches_the_baseline(tiny, model, images):
     config = TrainConfig(steps=300, batch=8, model=tiny, baseline_learning_rate=1e-2)
     fresh = jax.jit(lambda key: NVIL(config, key))(jax.random.key(1))
-    settled = variance.settle(config, fresh, model, jnp.asarray(images), jax.random.key(2))
+    settled = variance.settle(
+        config, config.steps, fresh, model, jnp.asarray(images), COLD, jax.random.key(2)
+    )
     assert settled.ell.batches == settled.signal.batches == config.steps
 
     @jax.jit
@@ -99,14 +103,14 @@ def test_settling_teaches_the_baseline(tiny, model, images):
 def test_measure_asks_every_estimator_for_every_count(tiny, monkeypatch):
     asked = []
 
-    def spread(estimator, model, x, keys):
+    def spread(estimator, model, x, temperature, keys):
         asked.append((estimator, model, x, keys))
         return variance.Spread(*jnp.arange(4.0))
 
     monkeypatch.setattr(variance, "spread", spread)
     model = replace(tiny, height=50, width=50, max_objects=1)
     config = TrainConfig(steps=2, batch=4, samples=3, model=model, data=DataConfig(scenes=20))
-    rows = variance.measure(config, (2, 1), batch=5, draws=7)
+    rows = variance.measure(config, (2, 1), after=config.steps, batch=5, draws=7)
     names = [(row["estimator"], row["objects"]) for row in rows]
     assert names == [(name, n) for name in variance.ESTIMATORS for n in (2, 1)]
     for row, (estimator, trained, x, keys) in zip(rows, asked, strict=True):
@@ -127,7 +131,7 @@ def test_measure_asks_every_estimator_for_every_count(tiny, monkeypatch):
     exact, split = asked[0][3], jax.vmap(jax.random.split)(asked[2][3])
     assert (exact == split[:, 0]).all()  # the key of nvil's z
     with pytest.raises(AirsceneError, match="draws must be at least 2"):
-        variance.measure(config, (1,), batch=4, draws=1)
+        variance.measure(config, (1,), after=1, batch=4, draws=1)
 
 
 def test_figure_has_a_labelled_line_for_each_estimator():

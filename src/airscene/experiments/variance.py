@@ -1,17 +1,18 @@
 """How noisy the gradient is: by estimator, by number of objects and by likelihood.
 
 The paper's discussion asks how the variance scales with the number of objects, and about other
-likelihoods. Here a model is trained with the exact estimator and then held. Every estimator is
-asked many times for the gradient of the same held-out images, at temperature 1: what varies is the
-noise of z and, but for `marginal`, that of n; not which images are in the batch.
+likelihoods. Here a model is trained with the exact estimator and held early on, while it is still
+unsure of n: later n is certain, and no estimator has noise from it. Every estimator is asked many
+times for the gradient of the same held-out images, at the temperature of that moment: what varies
+is the noise of z and, but for `marginal`, that of n; not which images are in the batch.
 
 What is compared:
 
 - `marginal` sums n out: what is left is the noise of z, which every other has, too. `nvil` and
   `concrete` see the very same z: where z's noise has heavy tails, their difference is still n's.
-- `nvil` has its best case: a baseline trained on the frozen model for as many steps as the model
-  was. Its signal is not scaled, since that shrinks the score-function term and its noise alike,
-  and leaves another gradient than the ELBO's.
+- `nvil` has its best case: a baseline trained on the held model for as many steps as that was.
+  Its signal is not scaled, since that shrinks the score-function term and its noise alike, and
+  leaves another gradient than the ELBO's.
 - `concrete` is biased: its noise is not all of its error.
 - `vimco` follows another bound, and a gradient takes K rollouts (the row says how many). K
   averaged gradients of any other estimator cost as much and have a K-th of its variance.
@@ -34,7 +35,7 @@ from airscene.data import make_scenes
 from airscene.errors import AirsceneError
 from airscene.estimators import Batch, Estimator, make_estimator, rollouts
 from airscene.model import AIR
-from airscene.training import Images, pick, start, train_chunk
+from airscene.training import Images, count_temperature, pick, start, train_chunk
 
 ESTIMATORS = ("marginal", "nvil", "concrete", "vimco")
 LIKELIHOODS = ("gaussian", "bernoulli")
@@ -42,34 +43,39 @@ LIKELIHOODS = ("gaussian", "bernoulli")
 
 def run(quick: bool = False) -> list[dict[str, Any]]:
     """The experiment: 1 to 6 digits on 80x80 pixels. `quick` is a small one, to see it work."""
-    side, most, steps, batch, draws = (50, 2, 100, 16, 8) if quick else (80, 6, 600, 64, 64)
+    side, most, after, batch, draws = (50, 2, 50, 16, 8) if quick else (80, 6, 600, 64, 64)
     model = ModelConfig(height=side, width=side, max_objects=most, size_mean=0.45 * 50 / side)
-    data = DataConfig(scenes=500 if quick else 60_000)
+    config = TrainConfig(
+        steps=6_000,
+        count_temperature=300.0,
+        anneal=3_000,
+        batch=batch,
+        data=DataConfig(scenes=500 if quick else 60_000),
+    )
     rows = []
     for likelihood in LIKELIHOODS:
-        config = TrainConfig(
-            steps=steps, batch=batch, model=replace(model, likelihood=likelihood), data=data
-        )
-        rows += measure(config, range(1, most + 1), batch=batch, draws=draws)
+        mine = replace(config, model=replace(model, likelihood=likelihood))
+        rows += measure(mine, range(1, most + 1), after=after, batch=batch, draws=draws)
     return rows
 
 
 def measure(
-    config: TrainConfig, counts: Sequence[int], *, batch: int, draws: int
+    config: TrainConfig, counts: Sequence[int], *, after: int, batch: int, draws: int
 ) -> list[dict[str, Any]]:
-    """A row for each estimator and each number of objects, at the parameters of one trained model.
+    """A row for each estimator and each number of objects, at the parameters of one model.
 
-    The model is trained on scenes of 0 to max(counts) objects. Each number has its own `batch` of
-    held-out scenes, and each row its own `draws` gradients (see `Spread`). `entropy` is that of
-    q(n), in nats per image: where it is 0, n is certain and its gradient has no noise.
+    The model is trained for the first `after` steps of `config`, on scenes of 0 to max(counts)
+    objects. Each number has its own `batch` of held-out scenes, and each row its own `draws`
+    gradients (see `Spread`). `entropy` is that of q(n), in nats per image: where it is 0, n is
+    certain and its gradient has no noise.
     """
     if draws < 2:
         raise AirsceneError(f"draws must be at least 2, not {draws}")
     shown = replace(config.data, counts=tuple(range(max(counts) + 1)))
     config = replace(config, seeds=1, estimator="marginal", scale_signal=False, data=shown)
     images = jnp.asarray(make_scenes(config.data, config.model, held_out=False).images)
-    state, _ = train_chunk(config, config.steps, start(config), images)
-    model = pick(state.model, 0)
+    state, _ = train_chunk(config, after, start(config), images)
+    model, temperature = pick(state.model, 0), count_temperature(config, state.step[0])
 
     key_make, key_settle, key_draws = jax.random.split(jax.random.key(config.seed + 2_000_003), 3)
     held_out = {}
@@ -81,7 +87,7 @@ def measure(
     for name in ESTIMATORS:
         estimator = make_estimator(replace(config, estimator=name), key_make)
         if jax.tree.leaves(estimator):
-            estimator = settle(config, estimator, model, images, key_settle)
+            estimator = settle(config, after, estimator, model, images, temperature, key_settle)
         for n, x in held_out.items():
             keys = jax.random.split(jax.random.fold_in(key_draws, n), draws)
             if name == "marginal":  # nvil and concrete split a key for n off: the same z for all
@@ -93,7 +99,7 @@ def measure(
                 "rollouts": config.samples if name == "vimco" else 1,
                 "entropy": entropy[n],
             }
-            rows.append(row | spread(estimator, model, x, keys).figures())
+            rows.append(row | spread(estimator, model, x, temperature, keys).figures())
     return rows
 
 
@@ -116,7 +122,13 @@ class Spread(eqx.Module):
 
 
 @jax.jit
-def spread(estimator: Estimator, model: AIR, x: Batch, keys: Key[Array, " draws"]) -> Spread:
+def spread(
+    estimator: Estimator,
+    model: AIR,
+    x: Batch,
+    temperature: Float[Array, ""],
+    keys: Key[Array, " draws"],
+) -> Spread:
     """How the gradient of the model varies over the keys, for a batch that stays the same.
 
     One gradient at a time, and none is kept: only their mean and squared deviations (Welford's).
@@ -124,7 +136,11 @@ def spread(estimator: Estimator, model: AIR, x: Batch, keys: Key[Array, " draws"
 
     def draw(carry, key):
         seen, mean, squares = carry
-        gradient = _vector(jax.grad(lambda model: estimator(model, x, key)[0])(model))
+
+        def loss(model):
+            return estimator(model, x, key, temperature)[0]
+
+        gradient = _vector(jax.grad(loss)(model))
         after = mean + (gradient - mean) / (seen + 1)
         return (seen + 1, after, squares + (gradient - mean) * (gradient - after)), None
 
@@ -139,11 +155,17 @@ def spread(estimator: Estimator, model: AIR, x: Batch, keys: Key[Array, " draws"
     return Spread(*summary(slice(None)), *summary(slice(core)))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1))
 def settle(
-    config: TrainConfig, estimator: Estimator, model: AIR, images: Images, key: Key[Array, ""]
+    config: TrainConfig,
+    steps: int,
+    estimator: Estimator,
+    model: AIR,
+    images: Images,
+    temperature: Float[Array, ""],
+    key: Key[Array, ""],
 ) -> Estimator:
-    """The estimator after `config.steps` steps of its own learning, while the model is frozen."""
+    """The estimator after some steps of its own learning, while the model is frozen."""
     optimiser = optax.adam(config.baseline_learning_rate)
 
     def step(carry, key):
@@ -151,14 +173,18 @@ def settle(
         key_batch, key_loss = jax.random.split(key)
         rows = jax.random.randint(key_batch, (config.batch,), 0, images.shape[0])
         x = _intensities(images[rows])
-        gradient, aux = jax.grad(lambda e: e(model, x, key_loss), has_aux=True)(estimator)
+
+        def loss(estimator):
+            return estimator(model, x, key_loss, temperature)
+
+        gradient, aux = jax.grad(loss, has_aux=True)(estimator)
         updates, state = optimiser.update(gradient, state)
         learner: Any = optax.apply_updates(aux.estimator, updates)
         return (learner, state), None
 
     learner: Any = estimator
     first = learner, optimiser.init(learner)
-    return jax.lax.scan(step, first, jax.random.split(key, config.steps))[0][0]
+    return jax.lax.scan(step, first, jax.random.split(key, steps))[0][0]
 
 
 @jax.jit
