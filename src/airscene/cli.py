@@ -96,7 +96,7 @@ class Train:
 def train(argv: list[str]) -> int:
     """Train a preset into a run folder."""
     if not argv or argv[0].startswith("-"):
-        lines = [f"  {name:9} {p.description}" for name, p in PRESETS.items()]
+        lines = [f"  {name:17} {p.description}" for name, p in PRESETS.items()]
         text = "usage: airscene train PRESET [options]   (airscene train PRESET --help lists them)"
         print("\n".join([text, "", "presets:", *lines]))
         return 0 if argv and argv[0] in ("-h", "--help") else 2
@@ -413,9 +413,9 @@ def models(argv: list[str]) -> int:
         note = load_note(path)
         settings = as_options(note["settings"])
         accuracy = 100 * note["held_out_count_accuracy"]
-        print(f"{name:9} {accuracy:.1f}% of held-out counts right; {path.stat().st_size >> 10} KB")
-        print(f"{'':9} {note['command']}{settings} (seed {note['seed']})")
-        print(f"{'':9} {path}")
+        print(f"{name:17} {accuracy:.1f}% of held-out counts right; {path.stat().st_size >> 10} KB")
+        print(f"{'':17} {note['command']}{settings} (seed {note['seed']})")
+        print(f"{'':17} {path}")
     return 0
 
 

@@ -44,11 +44,15 @@ PRESETS = {
         TrainConfig(steps=4_000, data=DataConfig(dataset="mnist")),
     ),
     "digits-difference": Preset(
-        "the difference network DAIR on the digits: it counts more of them than it was shown",
-        TrainConfig(steps=4_000, model=DIFFERENCE, data=DataConfig(dataset="digits")),
+        "0 to 2 digits for the difference network (DAIR), which then counts more than it was shown",
+        TrainConfig(
+            steps=4_000,
+            model=DIFFERENCE,
+            data=DataConfig(dataset="digits", watch_counts=(3,)),
+        ),
     ),
     "draw": Preset(
-        "DRAW on the digits, the whole image in 40 strokes: the paper's baseline",
+        "0 to 2 digits for DRAW, the paper's baseline: the whole image in 40 strokes, no objects",
         TrainConfig(steps=4_000, clip_gradient=10.0, model=DRAW, data=DataConfig(dataset="digits")),
     ),
     "sprites": Preset(

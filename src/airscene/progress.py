@@ -1,4 +1,4 @@
-"""The live table of a training run."""
+"""The live table of a training run: a line for every look at held-out scenes."""
 
 from collections.abc import Sequence
 
@@ -12,60 +12,76 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from airscene.config import TrainConfig
 from airscene.runs import Row, Run, train_run
 
 
 def train_with_table(run: Run, resume: bool, checkpoint_seconds: float, console: Console) -> bool:
-    """Train with a table that grows by a line per look, and a progress bar under it."""
+    """Train into a run folder while the table grows; False if it was interrupted."""
     config = run.config
     seeds = f"{config.seeds} seeds" if config.seeds > 1 else f"seed {config.seed}"
     console.print(f"training {run.preset} ({seeds}) into {run.path}", highlight=False)
-    spread = "   lowest   median  highest" if config.seeds > 1 else ""
-    heads = (" ELBO", "held-out counts right")
-    wide = 26 if config.seeds > 1 else 22
-    console.print(f"{'step':>7}  {heads[0]:>{wide}}  {heads[1]:>{wide}}  steps/s  left")
-    if spread:
-        console.print(f"{'':7}  {spread[1:]:>{wide}}  {spread[1:]:>{wide}}")
+    table = Table(config, console)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    warned: set[str] = set()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("compiling", total=config.steps)
-        last = [0, 0.0]
 
         def on_step(step: int) -> None:
             bar.update(task, completed=step, description="training")
 
-        def on_row(row: Row) -> None:
-            rate = (row.step - last[0]) / max(row.seconds - last[1], 1e-9)
-            last[:] = row.step, row.seconds
-            left = (config.steps - row.step) / rate
-            elbo, right = _spread(row.elbo, 1), _spread([100 * a for a in row.count_accuracy], 2)
-            line = f"{row.step:>7,}  {elbo:>{wide}}  {right:>{wide - 1}}%  {rate:7.1f}  "
-            console.print(line + _minutes(left), highlight=False)
-            for i, warning in enumerate(row.warnings):
-                text = f"  ! seed {config.seed + i} {warning}"
-                settled = row.step * 2 >= config.steps  # early on, every run looks like a failure
-                if warning and settled and text not in warned:
-                    warned.add(text)
-                    console.print(text, style="yellow", highlight=False)
-
-        return train_run(run, resume, checkpoint_seconds, on_row, on_step)
+        return train_run(run, resume, checkpoint_seconds, table.add, on_step)
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
-    """One value, or the lowest, median and highest of several."""
-    if not np.isfinite(values).any():
-        return "–"
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    low, middle, high = np.nanmin(values), np.nanmedian(values), np.nanmax(values)
-    return f"{low:8.{digits}f} {middle:8.{digits}f} {high:8.{digits}f}"
+class Table:
+    """Prints a line for each row, and each warning once."""
+
+    def __init__(self, config: TrainConfig, console: Console):
+        self.config, self.console = config, console
+        self.step, self.seconds = 0, 0.0
+        self.warned: set[str] = set()
+        watched = ",".join(map(str, config.data.watch_counts))
+        heads = ["ELBO", "counts right", *([f"{watched} right"] if watched else [])]
+        several = config.seeds > 1
+        self.widths = [23, 21, 8] if several else [9, 14, 12]
+        self._line("step", heads, "steps/s  left")
+        if several:
+            self._line(
+                "", ["lowest  median highest", "lowest median highest", "median"][: len(heads)], ""
+            )
+
+    def add(self, row: Row) -> None:
+        """The line of one look."""
+        config = self.config
+        rate = (row.step - self.step) / max(row.seconds - self.seconds, 1e-9)
+        self.step, self.seconds = row.step, row.seconds
+        cells = [_spread(row.elbo, 1), _spread(row.count_accuracy, 2, "%")]
+        if row.watched_count_accuracy:
+            cells.append(_spread([float(np.median(row.watched_count_accuracy))], 2, "%"))
+        left = int((config.steps - row.step) / rate)
+        self._line(f"{row.step:,}", cells, f"{rate:7.1f}  {left // 60}:{left % 60:02d}")
+        settled = row.step * 2 >= config.steps  # early on, every run looks like a failure
+        for i, warning in enumerate(row.warnings):
+            text = f"  ! seed {config.seed + i} {warning}"
+            if warning and settled and text not in self.warned:
+                self.warned.add(text)
+                self.console.print(text, style="yellow", highlight=False)
+
+    def _line(self, first: str, cells: Sequence[str], last: str) -> None:
+        middle = "  ".join(f"{c:>{w}}" for c, w in zip(cells, self.widths, strict=False))
+        self.console.print(f"{first:>7}  {middle}  {last}".rstrip(), highlight=False)
 
 
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+def _spread(values: Sequence[float], digits: int, unit: str = "") -> str:
+    """One value, or the lowest, median and highest of several; a dash for none."""
+    scaled = (100 if unit else 1) * np.array(values, float)
+    if not np.isfinite(scaled).any():
+        return "\N{EN DASH}"
+    if len(scaled) == 1:
+        return f"{scaled[0]:.{digits}f}{unit}"
+    three = np.nanmin(scaled), np.nanmedian(scaled), np.nanmax(scaled)
+    return " ".join(f"{value:{8 - digits}.{digits}f}" for value in three) + unit

@@ -1,0 +1,155 @@
+"""DAIR's error canvas, its choice of a patch, and what more steps at evaluation change: nothing."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import airscene
+from airscene.config import DataConfig, ModelConfig
+from airscene.cores import DifferenceCore, WholeCore
+from airscene.data import make_scenes
+from airscene.data.scenes import as_float
+from airscene.errors import AirsceneError
+from airscene.model import AIR
+
+
+@pytest.fixture(scope="module")
+def dair():
+    return ModelConfig(
+        height=20, width=25, max_objects=3, core="difference", patch=5, patch_features=4, codes=2,
+        window=6, mlp=5, context=1, decoder_bias=2.0,
+    )  # fmt: skip
+
+
+def image(config, seed=0):
+    shape = (config.height, config.width, config.channels)
+    return jnp.asarray(np.random.default_rng(seed).uniform(0, 1, shape), jnp.float32)
+
+
+LINKS = {
+    "gaussian": ({}, lambda canvas: canvas),
+    "saturated": ({"saturate": True}, lambda canvas: np.minimum(canvas, 1)),
+    "bernoulli": ({"likelihood": "bernoulli"}, lambda canvas: np.clip(canvas, 1e-3, 1 - 1e-3)),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_the_error_canvas_is_what_is_not_yet_drawn(dair, name, monkeypatch):
+    settings, mean = LINKS[name]
+    model, x = AIR(replace(dair, **settings), jax.random.key(0)), image(dair)
+    seen = []
+    original = DifferenceCore.__call__
+
+    def spy(self, prepared, h, z, view):
+        seen.append(view)
+        return original(self, prepared, h, z, view)
+
+    monkeypatch.setattr(DifferenceCore, "__call__", spy)
+    with jax.disable_jit():
+        steps = model.rollout(x, model.noise(jax.random.key(1)))
+    y = np.asarray(steps.y)
+    assert y.sum(axis=(1, 2, 3)).min() > 1  # every step draws something
+    assert len(seen) == 3
+    for i, view in enumerate(seen):
+        np.testing.assert_allclose(view, x - mean(y[:i].sum(axis=0)), atol=1e-5)
+
+
+def test_gradients_flow_through_the_canvas_unless_it_is_detached(dair):
+    """The attached gradient is the objective's own; detached, a part of it is missing."""
+    attached = AIR(replace(dair, detach_canvas=False, max_objects=2), jax.random.key(0))
+    attached = jax.tree.map(lambda a: 3 * a, attached)  # so that a step depends on those before
+    x, noise = image(dair), attached.noise(jax.random.key(1))
+
+    @jax.jit
+    def elbo(shift, model):
+        moved = eqx.tree_at(
+            lambda m: m.glimpse.decoder.output.bias, model, replace_fn=shift.__add__
+        )
+        return moved.terms(x, moved.rollout(x, noise)).elbo()
+
+    slope = jax.jit(jax.grad(elbo))
+    step = 1e-3
+    difference = float(elbo(step, attached) - elbo(-step, attached)) / (2 * step)
+    exact = float(slope(0.0, attached))
+    assert exact == pytest.approx(difference, rel=1e-2)
+    in_part = float(slope(0.0, attached.changed(detach_canvas=True)))
+    assert abs(in_part - exact) > 0.05 * abs(exact)
+
+
+def test_a_window_is_not_put_between_two_objects_that_score_alike(dair):
+    core = DifferenceCore(replace(dair, size_mean=0.5), *jax.random.split(jax.random.key(0)))
+    centres = core._centres(4, 5)
+    assert centres.shape == (20, 2)
+    np.testing.assert_allclose(centres[0], [-0.8, -0.75], atol=1e-6)
+    score = np.zeros(20, np.float32)
+    score[0] = score[19] = 3.0  # two corners, equally good
+    weight = np.asarray(jax.nn.softmax(core._near_best(centres, jnp.asarray(score))))
+    assert weight[0] > 0.5
+    assert weight[19] == 0
+    assert set(np.flatnonzero(weight)) == {0, 1, 5, 6}  # within half a window of 10 pixels
+
+
+def test_the_difference_core_is_the_same_for_every_image_size(dair):
+    small, large = (
+        AIR(replace(dair, height=side, width=side), jax.random.key(0)) for side in (20, 60)
+    )
+    for a, b in zip(jax.tree.leaves(small), jax.tree.leaves(large), strict=True):
+        np.testing.assert_array_equal(a, b)
+    spot = np.random.default_rng(0).uniform(0.5, 1, (5, 5, 1))
+    logits, places = [], []
+    for corner in (20, 35):  # the same spot, three patches further
+        x = np.zeros((60, 60, 1), np.float32)
+        x[corner : corner + 5, corner : corner + 5] = spot
+        omega, _ = large.core(None, None, jnp.zeros(5), jnp.asarray(x))
+        logits.append(float(omega.logit))
+        places.append(np.asarray(large.pose(omega.where.mean))[1:] * 30)
+    assert logits[0] == pytest.approx(logits[1], abs=1e-5)
+    best = np.abs(places[1] - places[0])
+    assert np.allclose(best, 15, atol=1e-3) or np.allclose(best, 0, atol=1e-3)
+
+
+def test_a_difference_core_needs_patches():
+    with pytest.raises(AirsceneError, match="patch must be at least 1"):
+        ModelConfig(core="difference", patch=0)
+
+
+def test_more_steps_change_nothing_for_scenes_that_stop_earlier():
+    usual, more = airscene.load("digits-difference"), airscene.load("digits-difference", 6)
+    assert (usual.config.max_objects, more.config.max_objects) == (3, 6)
+    scenes = make_scenes(DataConfig(), usual.config, held_out=True, scenes=30, seed=5)
+    x = as_float(scenes.images)
+    a, b = usual.infer_arrays(x), more.infer_arrays(x)
+    early = a.steps < 3
+    assert early.sum() >= 10
+    np.testing.assert_array_equal(a.steps[early], b.steps[early])
+    np.testing.assert_allclose(np.exp(a.log_q), np.exp(b.log_q)[:, :4], atol=2e-3)
+    for name in ("pose", "z_what", "y_att", "box"):
+        mine, others = (getattr(found, name)[early, :2] for found in (a, b))
+        np.testing.assert_allclose(mine, others, atol=1e-5)
+
+
+def test_the_difference_network_counts_past_what_it_was_shown():
+    model = airscene.load("digits-difference", max_objects=5)
+    scenes = make_scenes(DataConfig(), model.config, held_out=True, scenes=200, counts=(3,), seed=9)
+    count = np.argmax(model.infer_arrays(as_float(scenes.images)).log_q, axis=1)
+    assert np.mean(count == 3) >= 0.97
+
+
+def test_the_whole_core_has_one_object_for_certain(dair):
+    config = replace(
+        dair, core="whole", max_objects=1, count_prior="table", count_table=(0.0, 1.0),
+        size_mean=1.0, size_sd=0.0, position_sd=0.0, height=6, width=6,
+    )  # fmt: skip
+    model, x = AIR(config, jax.random.key(0)), image(config)
+    assert isinstance(model.core, WholeCore)
+    steps = model.rollout(x, model.noise(jax.random.key(1)))
+    terms = model.terms(x, steps)
+    np.testing.assert_allclose(steps.y[0], steps.y_att[0], atol=1e-5)  # the window is the image
+    assert float(terms.kl_where[0]) == 0
+    expected = terms.log_lik[1] - terms.kl_what[0]
+    np.testing.assert_allclose(terms.elbo(), expected, rtol=1e-6)
+    assert not config.counts_objects
