@@ -61,7 +61,8 @@ class Table:
         self.step, self.seconds = row.step, row.seconds
         cells = [_spread(row.elbo, 1), _spread(row.count_accuracy, 2, "%")]
         if row.watched_count_accuracy:
-            cells.append(_spread([float(np.median(row.watched_count_accuracy))], 2, "%"))
+            watched = np.array(row.watched_count_accuracy, float)
+            cells.append(_spread([float(np.median(watched))], 2, "%"))
         left = int((config.steps - row.step) / rate)
         self._line(f"{row.step:,}", cells, f"{rate:7.1f}  {left // 60}:{left % 60:02d}")
         settled = row.step * 2 >= config.steps  # early on, every run looks like a failure
@@ -76,7 +77,7 @@ class Table:
         self.console.print(f"{first:>7}  {middle}  {last}".rstrip(), highlight=False)
 
 
-def _spread(values: Sequence[float], digits: int, unit: str = "") -> str:
+def _spread(values: Sequence[float | None], digits: int, unit: str = "") -> str:
     """One value, or the lowest, median and highest of several; a dash for none."""
     scaled = (100 if unit else 1) * np.array(values, float)
     if not np.isfinite(scaled).any():

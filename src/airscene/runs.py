@@ -99,15 +99,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One look at the held-out scenes, for the live table and metrics.jsonl."""
+    """One look at the held-out scenes, for the live table and metrics.jsonl.
+
+    Lists have a value per seed: None, in the file, for what is not finite or not there.
+    """
 
     step: int
-    elbo: list[float]
-    count_accuracy: list[float]
+    elbo: list[float | None]
+    count_accuracy: list[float | None]
     seconds: float
     warnings: list[str | None]
-    watched_elbo: list[float] = field(default_factory=list)
-    watched_count_accuracy: list[float] = field(default_factory=list)
+    watched_elbo: list[float | None] = field(default_factory=list)
+    watched_count_accuracy: list[float | None] = field(default_factory=list)
 
 
 def train_run(
@@ -143,7 +146,7 @@ def train_run(
                 row = _row(progress, held_out, watched, time.monotonic() - started)
                 _append(run, row)
                 on_row(row)
-                if not np.isfinite(row.elbo).any():
+                if not np.isfinite(np.array(row.elbo, float)).any():
                     raise AirsceneError(
                         f"every seed diverged by step {row.step}; try a lower learning rate"
                     )
@@ -184,11 +187,11 @@ def _row(
     )
 
 
-def _rounded(values: Any, digits: int) -> list[float]:
+def _rounded(values: Any, digits: int) -> list[float | None]:
     return [round(float(value), digits) for value in values]
 
 
-def _right(model: ModelConfig, seen: training.Look, scenes: Scenes) -> list[float]:
+def _right(model: ModelConfig, seen: training.Look, scenes: Scenes) -> list[float | None]:
     """The share of counts that are right, for each seed; NaN where nothing is counted."""
     right = np.asarray(seen.count) == scenes.counts
     return _rounded(right.mean(axis=1), 5) if model.counts_objects else [math.nan] * len(right)

@@ -27,7 +27,7 @@ from airscene.inference import load
 from airscene.model import AIR
 from airscene.presets import DIFFERENCE, DRAW
 from airscene.progress import train_with_table
-from airscene.runs import Run
+from airscene.runs import LOOK_SCENES, Run
 from airscene.training import look
 
 LABELS = {
@@ -59,7 +59,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size("digits", large=64, most=3, scenes=500, test_scenes=100)
+QUICK = Size("digits", large=60, most=3, scenes=500, test_scenes=LOOK_SCENES)
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
@@ -131,7 +131,7 @@ def _small(config: TrainConfig) -> TrainConfig:
     if model.glimpse == "draw":
         model = replace(model, codes=8, draw_steps=2, draw_hidden=16, draw_window=8)
     model = replace(model, hidden=32, mlp=32, patch_features=8)
-    return replace(config, steps=60, eval_every=30, batch=16, model=model)
+    return replace(config, steps=40, eval_every=20, batch=8, model=model)
 
 
 def train(out: Path, name: str, config: TrainConfig, console: Console) -> bool:
@@ -185,8 +185,8 @@ def _curve(run: Run) -> Iterator[Row]:
 
 
 def _counts(run: Run, models: AIR, size: Size, most: int) -> Iterator[Row]:
-    """Count accuracy of every seed for each number of digits, with two steps to spare."""
-    models = models.changed(max_objects=most + 2)
+    """Count accuracy of every seed for each number of digits, with a step to spare."""
+    models = models.changed(max_objects=most + 1)
     for n in range(most + 1):
         scenes = _scenes(run.config, size, (n,))
         for i, count in enumerate(np.asarray(look(models, jnp.asarray(scenes.images)).count)):
