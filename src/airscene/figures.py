@@ -417,7 +417,7 @@ def _noise(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[tuple[float, str,
         label = name if cost == 1 else f"{name}, {cost} rollouts"
         line(mine, "core_variance", label, colour, linewidth=2, marker="o", markersize=4)
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

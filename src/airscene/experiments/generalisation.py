@@ -224,9 +224,11 @@ def _variance(path: Path, quick: bool, console: Console) -> list[Row]:
     """The gradient's variance, measured now or before."""
     if path.is_file():
         with path.open(newline="") as file:
-            texts = {"likelihood", "estimator"}
-            rows = csv.DictReader(file)
-            return [{k: v if k in texts else float(v) for k, v in row.items()} for row in rows]
+            kinds = {"likelihood": str, "estimator": str, "objects": int, "rollouts": int}
+            return [
+                {name: kinds.get(name, float)(text) for name, text in row.items()}
+                for row in csv.DictReader(file)
+            ]
     with console.status("measuring the gradient's variance"):
         return variance.run(quick)
 
