@@ -64,7 +64,7 @@ def training_speed(config: TrainConfig, images: jax.Array, fast: bool) -> None:
         say(f"training, {name}", steps_per_second(other, images, length), "steps/s")
     for name in ("digits-difference", "draw"):
         other = preset(name)
-        say(f"training, {name}", steps_per_second(other, images, length // 10), "steps/s")
+        say(f"training, {name}", steps_per_second(other, images, length // 5), "steps/s")
 
 
 def time_to_99(config: TrainConfig, images: np.ndarray) -> None:

@@ -1,12 +1,16 @@
 """Evaluation: counts, boxes and bounds against cases worked out by hand."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import airscene
-from airscene.config import DataConfig
+from airscene import evaluation
+from airscene.config import DataConfig, ModelConfig
 from airscene.data import Scenes, make_scenes
 from airscene.evaluation import box_figures, confusion, count_figures, evaluate, iou
+from airscene.model import AIR
 
 
 def scenes(*boxes: list[list[int]]) -> Scenes:
@@ -81,3 +85,16 @@ def test_evaluation_of_empty_scenes() -> None:
     result = evaluate(model, empty).result
     assert result["count_accuracy"] == 1
     assert result["mean_steps"] == 1
+
+
+def test_an_impossible_count_does_not_raise_the_bound():
+    """p(0) = 0 in a table: a black canvas must not help, however much better it fits."""
+    config = ModelConfig(
+        height=20, width=20, max_objects=1, core="whole", count_prior="table",
+        count_table=(0.0, 1.0), size_mean=1.0, size_sd=0.0, position_sd=0.0, window=20, codes=2,
+        mlp=3, decoder_bias=2.0,
+    )  # fmt: skip
+    model = AIR(config, jax.random.key(0))
+    black = jnp.zeros((2, 20, 20, 1), jnp.uint8)
+    gain = float(evaluation._iw_gain(model, black, jax.random.key(1)))
+    assert 0 <= gain < 500  # a black canvas would gain 1,700 nats

@@ -108,9 +108,9 @@ def test_draw_inside_air_has_a_finite_gradient(tiny, core):
     def elbo(model):
         return model.terms(x, model.rollout(x, noise)).elbo()
 
-    leaves = jax.tree.leaves(jax.jit(jax.grad(elbo))(model))
-    assert all(np.isfinite(leaf).all() for leaf in leaves)
-    assert all(np.abs(leaf).sum() > 0 for leaf in jax.tree.leaves(model.glimpse))
+    gradient = jax.jit(jax.grad(elbo))(model)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert all(np.abs(leaf).sum() > 0 for leaf in jax.tree.leaves(gradient.glimpse))
 
 
 def test_codes_are_shared_by_the_steps():

@@ -26,9 +26,16 @@ def test_generalisation(tmp_path: Path, capsys) -> None:
     assert done.stdout.endswith(f"page: {out / 'index.html'}\n")
     every_table_has_every_model(out)
     the_page_stands_alone(out)
-    for name, config in generalisation.jobs(1, quick=True).items():  # not trained again
+    jobs = generalisation.jobs(1, quick=True)
+    for name, config in jobs.items():  # not trained again
         assert generalisation.train(out, name, config, Console())
     assert capsys.readouterr().out == ""
+    (out / "many/dair/model.safetensors").unlink()  # as if killed just before it was written
+    assert generalisation.train(out, "many/dair", jobs["many/dair"], Console())
+    assert (out / "many/dair/model.safetensors").is_file()
+    measured = (out / "variance.csv").read_text()
+    rows = generalisation._variance(out / "variance.csv", True, Console())
+    assert generalisation._csv(rows) == measured  # read back as it was
     assert main(["reproduce", "generalisation", "--quick", "--out", str(out)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -101,3 +108,10 @@ def test_draw_is_reported_without_counts(tmp_path: Path, capsys) -> None:
     assert json.loads(rows[-1])["watched_elbo"][0] < 712.4
     names = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
     assert names == {"reconstructions", "curves", "samples"}
+
+    capsys.readouterr()
+    model, picture = str(tmp_path / "run"), str(tmp_path / "run/figures/samples.png")
+    assert main(["infer", model, picture]) == 0
+    assert "draws whole images: its count is 1" in capsys.readouterr().err
+    assert main(["infer", model, picture, "--max-objects", "3"]) == 2
+    assert "has a table p(n) for 0 to 1 objects, and no others" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from airscene import __version__
 from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, TrainConfig, differences, flat
@@ -334,6 +334,8 @@ def infer(argv: list[str]) -> int:
     from airscene.inference import as_float_image, load
 
     predictor = load(options.model, options.max_objects)
+    if not predictor.config.counts_objects:
+        print(f"airscene: {options.model} draws whole images: its count is 1", file=sys.stderr)
     good, bad = [], 0
     for path in options.images:
         try:
@@ -448,13 +450,15 @@ def _parse(cls: Any, prog: str, argv: list[str], default: Any = None, descriptio
 
     @registry.primitive_rule
     def _numbers(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-        kinds = {tuple[int, ...]: int, tuple[float, ...]: float}
-        if info.type not in kinds:
+        kind = get_args(info.type)[:1]  # of tuple[int, ...], say, or typing.Tuple[int, ...]
+        if get_origin(info.type) is not tuple or kind not in ((int,), (float,)):
             return None
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs=1,
             metavar="A,B,…",
-            instance_from_str=lambda words: tuple(map(kinds[info.type], words[0].split(","))),
+            instance_from_str=lambda words: tuple(
+                kind[0](word) for word in words[0].split(",") if word
+            ),
             is_instance=lambda value: isinstance(value, tuple),
             str_from_instance=lambda value: [",".join(map(str, value))],
         )

@@ -5,6 +5,7 @@ Nothing here imports JAX: the command line reads these classes to print its help
 
 import dataclasses
 import math
+import shlex
 import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -68,7 +69,7 @@ class ModelConfig:
     context: int = 2
     """difference: layers in which a patch sees its neighbours."""
     detach_canvas: bool = True
-    """difference: no gradients through what is drawn so far."""
+    """difference: no gradients through what is drawn so far. That biases them; it trains better."""
 
     glimpse: Literal["vae", "draw"] = "vae"
     """The auto-encoder of what is in a window: the paper's, or a DRAW network."""
@@ -124,8 +125,11 @@ class ModelConfig:
             value = getattr(self, name)
             ok = math.isfinite(value) and value >= 0
             _require(ok, f"{name.replace('_', '-')} must not be negative, not {value}")
-        no_patches = self.core == "difference" and not self.patch
-        _require(not no_patches, "patch must be at least 1 for the difference core")
+        if self.core == "difference":
+            _require(self.patch >= 1, "patch must be at least 1 for the difference core")
+            _require(self.position_sd > 0, "position-sd must be positive for the difference core")
+        one = self.core != "whole" or self.max_objects == 1
+        _require(one, f"the whole core has one object, so max-objects 1, not {self.max_objects}")
         shared = self.glimpse != "draw" or self.codes % self.draw_steps == 0
         _require(shared, f"{self.codes} codes cannot be shared by {self.draw_steps} draw-steps")
 
@@ -146,8 +150,10 @@ class DataConfig:
     """Seed of the composition. The same seed gives the same scenes."""
 
     def __post_init__(self) -> None:
-        ok = len(self.counts) > 0 and min(self.counts + self.watch_counts) >= 0
+        ok = len(self.counts) > 0 and min(self.counts) >= 0
         _require(ok, f"counts must be a list such as 0,1,2, not {self.counts}")
+        ok = not self.watch_counts or min(self.watch_counts) >= 0
+        _require(ok, f"watch-counts must be a list such as 3,4, not {self.watch_counts}")
         _require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
         _require(self.data_seed >= 0, f"data-seed must not be negative, not {self.data_seed}")
 
@@ -204,6 +210,9 @@ class TrainConfig:
             value = getattr(self, name)
             _require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
         _require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
+        m, watched = self.model, self.data.watch_counts
+        fits = m.count_prior != "table" or max((*watched, 0)) <= m.max_objects
+        _require(fits or not m.counts_objects, "the count-table has no weight for the watch-counts")
         vimco = self.estimator != "vimco" or self.samples >= 2
         _require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
 
@@ -234,7 +243,8 @@ def options(settings: dict[str, Any]) -> str:
             words.append(f" --{option}" if value else f" --no-{option}")
         else:
             listed = isinstance(value, list | tuple)
-            words.append(f" --{option} {','.join(map(str, value)) if listed else value}")
+            text = ",".join(map(str, value)) if listed else str(value)
+            words.append(f" --{option} {shlex.quote(text)}")
     return "".join(words)
 
 

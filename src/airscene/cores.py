@@ -1,7 +1,8 @@
 """Cores: the network (omega, h) = R(x, h) that says where the next object is, if there is one.
 
 `lstm` is the paper's AIR, `difference` its DAIR (appendix D), `whole` looks at all of the image at
-once. A new one is a class here with the methods of `Core`, and a line in `make_core`.
+once. A new one is a class here with the methods of `Core`, a line in `make_core`, and its name in
+`ModelConfig.core`.
 """
 
 from typing import Protocol, runtime_checkable
@@ -13,11 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from airscene.config import ModelConfig
-from airscene.likelihood import link
+from airscene.likelihood import Image, link
 from airscene.networks import MLP, PatchEmbedding, lstm, positive
 from airscene.priors import Normal
-
-Image = Float[Array, "height width channels"]
 
 SURELY = 100.0
 """The logit of an object that is always there."""
@@ -128,7 +127,7 @@ class DifferenceCore(eqx.Module):
 
     The same network on every patch and its neighbours proposes an object there and scores it; the
     best patch and those near it choose. Nothing in it knows how many objects there were in
-    training, how many are drawn already, or how large the image is.
+    training or how many are drawn already, and no parameter depends on the image's size.
     """
 
     embed: PatchEmbedding

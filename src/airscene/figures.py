@@ -53,8 +53,13 @@ def curves(metrics: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def reconstructions(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> Figure:
-    """Images over what was inferred of them: the scene drawn again, its windows and its count."""
+def reconstructions(
+    images: Sequence[np.ndarray], scenes: Sequence["Scene"], objects: bool = True
+) -> Figure:
+    """Images over what was inferred of them: the scene drawn again, its windows and its count.
+
+    Without `objects`, only the scene drawn again.
+    """
     height, width = images[0].shape[:2] if len(images) else (1, 1)
     margin = _overhang(scenes, height, width)
     ratio = (height + 2 * margin) / (width + 2 * margin)
@@ -66,12 +71,13 @@ def reconstructions(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> 
         for axes, picture in zip(pair, (image, scene.render()), strict=True):
             _show(axes, picture)
             axes.set(xlim=(-margin, width + margin), ylim=(height + margin, -margin))
-        _draw_windows(pair[1], scene)
-        _note(pair[1], f"{scene.count} object{'' if scene.count == 1 else 's'}")
+        if objects:
+            _draw_windows(pair[1], scene)
+            _note(pair[1], f"{scene.count} object{'' if scene.count == 1 else 's'}")
         if k % columns == 0:
             for axes, text in zip(pair, ("image", "inferred"), strict=True):
                 _note(axes, text, at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90)
-    _step_legend(figure, max((scene.count for scene in scenes), default=0))
+    _step_legend(figure, max((scene.count for scene in scenes), default=0) * objects)
     return figure
 
 
@@ -144,7 +150,7 @@ def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
     )
     axes.axvspan(min(counts) - 0.3, trained + 0.3, color="#eef3fa", linewidth=0)
     _band(axes, counts, values, "DAIR", LINE, marker="o", markersize=5)
-    for n, mean in zip(counts, values.mean(axis=1), strict=True):
+    for n, mean in zip(counts, np.nanmean(values, axis=1), strict=True):
         style = {"ha": "center", "size": 8.5, "color": LINE, "weight": "bold"}
         axes.annotate(f"{mean:.1f}", (n, mean), (0, 7), textcoords="offset points", **style)
     _frame(axes, "% of held-out scenes", "digits in the image")
@@ -158,8 +164,9 @@ def _band(
     axes: Axes, x: Sequence[float], values: np.ndarray, label: str, colour: str, **style: Any
 ) -> None:
     """The mean over the last axis, in a band from the lowest to the highest value."""
-    axes.fill_between(x, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.18, lw=0)
-    axes.plot(x, values.mean(axis=1), color=colour, linewidth=2, label=label, **style)
+    low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+    axes.plot(x, np.nanmean(values, axis=1), color=colour, linewidth=2, label=label, **style)
 
 
 def confusion(matrix: np.ndarray) -> Figure:

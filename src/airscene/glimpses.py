@@ -2,7 +2,7 @@
 
 `vae` is the paper's. `draw` is a DRAW network (appendix F): with the `whole` core, of the whole
 image, it is the paper's baseline; with the others, it is DRAW inside AIR. A new one is a class here
-with the methods of `Glimpse`, and a line in `make_glimpse`.
+with the methods of `Glimpse`, a line in `make_glimpse`, and its name in `ModelConfig.glimpse`.
 """
 
 from typing import Protocol, runtime_checkable
@@ -18,7 +18,7 @@ from airscene.networks import MLP, lstm, positive
 from airscene.priors import Normal
 
 STROKES = 10
-"""DRAW's strokes are as strong as if there were so many: the canvas must not run away with more."""
+"""A stroke of DRAW's is scaled by STROKES / draw_steps: more steps, no wilder canvas."""
 
 Window = Float[Array, "side side channels"]
 Codes = Float[Array, " codes"]

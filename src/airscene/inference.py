@@ -194,6 +194,9 @@ def load(source: str | Path, max_objects: int | None = None) -> Predictor:
     """
     air, note = checkpoint.load_model(resolve(source))
     if max_objects is not None:
+        if air.config.count_prior == "table" and max_objects != air.config.max_objects:
+            most = air.config.max_objects
+            raise AirsceneError(f"{source} has a table p(n) for 0 to {most} objects, and no others")
         air = air.changed(max_objects=max_objects)
     return Predictor(air, note)
 

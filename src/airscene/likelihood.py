@@ -10,7 +10,10 @@ Image = Float[Array, "height width channels"]
 
 
 def link(config: ModelConfig, canvas: Image) -> Image:
-    """The mean of p(x | canvas) (appendix D's I): the canvas itself, as far as it is a mean."""
+    """The mean of p(x | canvas), appendix D's I: the canvas itself, as far as it is a mean.
+
+    The paper's Bernoulli adds up log-odds; here means are added, and clipped.
+    """
     if config.likelihood == "bernoulli":
         return jnp.clip(canvas, 1e-3, 1 - 1e-3)
     return jnp.minimum(canvas, 1.0) if config.saturate else canvas

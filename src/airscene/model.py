@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from airscene import attention
 from airscene.config import ModelConfig
 from airscene.cores import Core, make_core
+from airscene.errors import AirsceneError
 from airscene.glimpses import Glimpse, make_glimpse
 from airscene.likelihood import log_likelihood
 from airscene.priors import (
@@ -132,7 +133,10 @@ class AIR(eqx.Module):
         """The same parameters under other settings: more steps (`max_objects`), another p(n)."""
         config = replace(self.config, **settings)
         skeleton = jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
-        return jax.tree.unflatten(jax.tree.structure(skeleton), jax.tree.leaves(self))
+        mine, wanted = (jax.tree.leaves(tree) for tree in (self, skeleton))
+        if any(a.shape[a.ndim - b.ndim :] != b.shape for a, b in zip(mine, wanted, strict=True)):
+            raise AirsceneError(f"other parameters are needed for {', '.join(settings)}")
+        return jax.tree.unflatten(jax.tree.structure(skeleton), mine)
 
     # --- The generative model: z to image ---------------------------------------------------
 

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from airscene.config import ModelConfig
 
-NEVER = 1e-30
-"""Stands for a weight of 0 in a table p(n), so that every log stays finite."""
+NEVER = -1e4
+"""Stands for log 0 in a table p(n): finite, and more than any image can make up for."""
 
 
 def log_count_prior(config: ModelConfig) -> Float[np.ndarray, " counts"]:
@@ -22,9 +22,14 @@ def log_count_prior(config: ModelConfig) -> Float[np.ndarray, " counts"]:
         "geometric": lambda: -config.object_cost * n,
         "binomial": lambda: _log_binomial(most, config.object_rate),
         "uniform": lambda: 0.0 * n,
-        "table": lambda: np.log(np.maximum(config.count_table, NEVER)),
+        "table": lambda: _log_table(config.count_table),
     }[config.count_prior]()
     return (unnormalised - np.logaddexp.reduce(unnormalised)).astype(np.float32)
+
+
+def _log_table(weights: tuple[float, ...]) -> np.ndarray:
+    table = np.array(weights)
+    return np.where(table > 0, np.log(np.maximum(table, 1e-300)), NEVER)
 
 
 def _log_binomial(most: int, rate: float) -> np.ndarray:

@@ -46,6 +46,7 @@ class Table:
         self.warned: set[str] = set()
         watched = ",".join(map(str, config.data.watch_counts))
         heads = ["ELBO", "counts right", *([f"{watched} right"] if watched else [])]
+        heads = heads if config.model.counts_objects else heads[:1]
         several = config.seeds > 1
         self.widths = [23, 21, 8] if several else [9, 14, 12]
         self._line("step", heads, "steps/s  left")
@@ -59,8 +60,10 @@ class Table:
         config = self.config
         rate = (row.step - self.step) / max(row.seconds - self.seconds, 1e-9)
         self.step, self.seconds = row.step, row.seconds
-        cells = [_spread(row.elbo, 1), _spread(row.count_accuracy, 2, "%")]
-        if row.watched_count_accuracy:
+        cells = [_spread(row.elbo, 1)]
+        if config.model.counts_objects:
+            cells.append(_spread(row.count_accuracy, 2, "%"))
+        if config.model.counts_objects and row.watched_count_accuracy:
             watched = np.array(row.watched_count_accuracy, float)
             cells.append(_spread([float(np.median(watched))], 2, "%"))
         left = int((config.steps - row.step) / rate)

@@ -348,8 +348,7 @@ def report_run(run: Run) -> Path:
         f"estimator {run.config.estimator}, "
         + (f"{run.config.seeds} seeds" if run.config.seeds > 1 else f"seed {run.config.seed}"),
         "Held out": f"{len(scenes):,} scenes {DATASETS[run.config.data.dataset].held_out}",
-        "Model": f"N = {run.config.model.max_objects}, {run.config.model.hidden} units, "
-        f"{run.config.model.codes} codes",
+        "Model": _network(run.config.model),
         "Command": f"airscene train {run.preset}{config_.options(_changed(run))}",
         "airscene": airscene.__version__,
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -367,6 +366,17 @@ def report_run(run: Run) -> Path:
     return run.path / "report.html"
 
 
+def _network(c: ModelConfig) -> str:
+    """The model in a few words."""
+    core = {
+        "lstm": f"LSTM of {c.hidden} units, N = {c.max_objects}",
+        "difference": f"difference network on patches of {c.patch}x{c.patch}, N = {c.max_objects}",
+        "whole": "whole image",
+    }[c.core]
+    draw = f"DRAW, {c.draw_steps} steps of {c.draw_hidden} units"
+    return f"{core}; {draw if c.glimpse == 'draw' else 'VAE'}, {c.codes} codes"
+
+
 def _figures(
     run: Run, predictor: Predictor, scenes: Scenes, evaluation: Evaluation
 ) -> dict[str, tuple[str, Any]]:
@@ -382,7 +392,9 @@ def _figures(
         "reconstructions": (
             "Held-out scenes (above) and what the model makes of them (below): the windows of the "
             "first, second and third step in red, green and blue.",
-            figures.reconstructions(list(shown), predictor.infer_batch(list(shown))),
+            figures.reconstructions(
+                list(shown), predictor.infer_batch(list(shown)), predictor.config.counts_objects
+            ),
         ),
         "curves": (
             "ELBO and count accuracy on held-out scenes over training, one line per seed.",

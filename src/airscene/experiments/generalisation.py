@@ -8,6 +8,7 @@ tables (CSV), figures (PNG) and one page are written.
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
+from airscene.evaluation import count_figures
 from airscene.experiments import variance
 from airscene.inference import load
 from airscene.model import AIR
@@ -116,7 +118,9 @@ def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) ->
     """Training on some counts while another is watched, with one step to spare."""
     if model.counts_objects:
         model = replace(model, max_objects=max(shown) + 1)
-    data = DataConfig(size.dataset, shown, (tested,), size.scenes)
+    data = DataConfig(
+        dataset=size.dataset, counts=shown, watch_counts=(tested,), scenes=size.scenes
+    )
     config = TrainConfig(steps=10_000, eval_every=1_000, model=model, data=data)
     if model.glimpse == "draw":
         return replace(config, steps=6_000, clip_gradient=10.0)
@@ -138,9 +142,8 @@ def train(out: Path, name: str, config: TrainConfig, console: Console) -> bool:
     """Train one model, or go on with it; False if it was stopped."""
     if (out / name / "config.json").is_file():
         run = _opened(out, name, config)
-        done = run.metrics() and run.metrics()[-1]["step"] >= config.steps
-        if done and run.checkpoint.is_file():
-            return True
+        if run.model.is_file() and checkpoint.load_note(run.model)["step"] >= config.steps:
+            return True  # the model is what a run writes last
     return train_with_table(
         Run(out / name, "mnist", config), resume=True, checkpoint_seconds=30, console=console
     )
@@ -189,18 +192,19 @@ def _counts(run: Run, models: AIR, size: Size, most: int) -> Iterator[Row]:
     models = models.changed(max_objects=most + 1)
     for n in range(most + 1):
         scenes = _scenes(run.config, size, (n,))
-        for i, count in enumerate(np.asarray(look(models, jnp.asarray(scenes.images)).count)):
-            yield {
-                "seed": run.config.seed + i,
-                "objects": n,
-                "count_accuracy": float(np.mean(count == n)),
-                "over_counted": float(np.mean(count > n)),
-                "under_counted": float(np.mean(count < n)),
-            }
+        seen = look(models, jnp.asarray(scenes.images))
+        for i, (count, elbo) in enumerate(zip(np.asarray(seen.count), seen.elbo, strict=True)):
+            right = count_figures(scenes.counts, count)
+            if not np.isfinite(elbo):  # it diverged, and its counts mean nothing
+                right = dict.fromkeys(right, math.nan)
+            yield {"seed": run.config.seed + i, "objects": n, **right}
 
 
 def _free(run: Run, models: AIR, size: Size) -> Iterator[Row]:
-    """Minus the ELBO of every seed, under the p(n) of training and under a uniform one."""
+    """Minus the ELBO of every seed, under the p(n) of training and under a uniform one.
+
+    N is that of training: 3, as in the paper.
+    """
     priors = {"training": models}
     if run.config.model.counts_objects:
         priors["uniform"] = models.changed(count_prior="uniform")
@@ -301,7 +305,8 @@ def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
 
 
 def _reconstructions(out: Path, size: Size) -> Any:
-    models = {m: load(out / "extrapolation" / m, None) for m in ("air", "dair", "draw")}
+    models = {m: load(out / "extrapolation" / m, 4) for m in ("air", "dair")}
+    models["draw"] = load(out / "extrapolation" / "draw")
     config = Run.open(out / "extrapolation" / "dair").config
     images = list(as_float(_scenes(config, size, (3,)).images[:10])[..., 0])
     rows = {LABELS[m]: model.infer_batch(images) for m, model in models.items()}
@@ -309,16 +314,20 @@ def _reconstructions(out: Path, size: Size) -> Any:
 
 
 def _crowd(out: Path, size: Size) -> Any:
-    model = load(out / "many" / "dair", size.most + 2)
+    model = load(out / "many" / "dair", size.most + 1)
     config = Run.open(out / "many" / "dair").config
     images = list(as_float(_scenes(config, size, (size.most,)).images[:6])[..., 0])
     return figures.side_by_side(images, {"DAIR": model.infer_batch(images)})
 
 
 def _spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean, lowest and highest."""
-    mean, low, high = np.mean(values), min(values), max(values)
-    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    """Mean, lowest and highest; and how many seeds have none, since they diverged."""
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite:
+        return "diverged"
+    mean, low, high = np.mean(finite), min(finite), max(finite)
+    lost = f", {len(values) - len(finite)} diverged" if len(finite) < len(values) else ""
+    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{lost})"
 
 
 def _free_energy_table(rows: Sequence[Row]) -> list[list[str]]:
