@@ -114,30 +114,32 @@ def generalisation(tasks: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
 
     A line is the mean over seeds; the band around it reaches from the lowest to the highest.
     """
-    figure = Figure(figsize=(WIDE, 2.9 * len(tasks)), layout="constrained")
+    figure = Figure(figsize=(WIDE, 2.9 * len(tasks) + 0.3), layout="constrained")
     panels = figure.subplots(len(tasks), 2, squeeze=False, gridspec_kw={"wspace": 0.06})
     for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
+        _by_model(left, models, "watched_elbo", "ELBO, nats per image")
+        _by_model(right, models, "watched_count_accuracy", "counts right, %", 100.0)
         title = {"loc": "left", "fontsize": 10.5, "weight": "bold", "color": INK, "pad": 10}
         left.set_title(task.capitalize(), **title)
-        for axes, key, scale in (
-            (left, "watched_elbo", 1.0),
-            (right, "watched_count_accuracy", 100.0),
-        ):
-            everything = []
-            for label, rows in models.items():
-                steps = sorted({row["step"] for row in rows})
-                values = np.array(
-                    [[row[key] for row in rows if row["step"] == step] for step in steps], float
-                )
-                if np.isfinite(values).any():
-                    _band(axes, steps, scale * values, label, MODEL_COLOURS[label])
-                    everything.append(scale * values)
-            _dress(axes, np.concatenate([v.ravel() for v in everything]), "")
-        left.set_title("ELBO, nats per image", loc="right", fontsize=8.5, color=MUTED, pad=10)
-        right.set_title("counts right, %", loc="right", fontsize=8.5, color=MUTED, pad=10)
         right.set_ylim(-2, 102)
-        left.legend(frameon=False, fontsize=8.5, loc="lower right", ncols=2)
+    lines = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper right", ncols=5, frameon=False, fontsize=8.5)
     return figure
+
+
+def _by_model(
+    axes: Axes, models: dict[str, list[dict[str, Any]]], key: str, unit: str, scale: float = 1.0
+) -> None:
+    """One quantity of several models over training."""
+    everything = []
+    for label, rows in models.items():
+        steps = sorted({row["step"] for row in rows})
+        seeds = [[row[key] for row in rows if row["step"] == step] for step in steps]
+        values = scale * np.array(seeds, float)
+        if np.isfinite(values).any():
+            _band(axes, steps, values, label, MODEL_COLOURS[label])
+            everything.append(values.ravel())
+    _dress(axes, np.concatenate(everything), unit)
 
 
 def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
