@@ -138,6 +138,21 @@ def test_the_difference_network_counts_past_what_it_was_shown():
     assert np.mean(count == 3) >= 0.97
 
 
+def test_it_works_on_a_larger_canvas_at_the_scale_of_training():
+    usual, large = (airscene.load("digits-difference", 6, canvas) for canvas in (None, 100))
+    scenes = make_scenes(DataConfig(), large.config, held_out=True, scenes=40, counts=(5,), seed=9)
+    count = np.argmax(large.infer_arrays(as_float(scenes.images)).log_q, axis=1)
+    assert np.mean(count == 5) >= 0.95
+    one = make_scenes(DataConfig(), usual.config, held_out=True, scenes=1, counts=(1,), seed=2)
+    image = as_float(one.images)[0, ..., 0]
+    framed = np.zeros((100, 100), np.float32)
+    framed[25:75, 20:70] = image
+    (here,), (there,) = usual.infer(image).objects, large.infer(framed).objects
+    np.testing.assert_allclose(np.subtract(there.window, here.window), [20, 25, 20, 25], atol=0.2)
+    with pytest.raises(AirsceneError, match="only a difference core"):
+        airscene.load("digits", canvas=100)
+
+
 def test_the_whole_core_has_one_object_for_certain(dair):
     config = replace(
         dair, core="whole", max_objects=1, count_prior="table", count_table=(0.0, 1.0),

@@ -174,6 +174,8 @@ def evaluate(argv: list[str]) -> int:
         """How many scenes."""
         max_objects: int | None = None
         """Most objects to look for, e.g. more than in training (default: as in training)."""
+        canvas: int | None = None
+        """Side in pixels of a square canvas other than that of training (difference core only)."""
         out: Path | None = None
         """Folder for result.json (default: the run folder; runs/eval-MODEL for a bundled model or
         where the options above are not the usual ones)."""
@@ -185,7 +187,7 @@ def evaluate(argv: list[str]) -> int:
     from airscene import checkpoint, runs
     from airscene.inference import load
 
-    predictor = load(options.model, options.max_objects)
+    predictor = load(options.model, options.max_objects, options.canvas)
     run = runs.run_of(options.model)
     scenes = runs.eval_scenes(predictor, options.data, options.counts, options.seed, options.scenes)
     with _console(stderr=True).status("evaluating"):
@@ -193,8 +195,8 @@ def evaluate(argv: list[str]) -> int:
     counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
     data = options.data or predictor.note["data"]["dataset"]
     result |= {"model": options.model, "data": data, "counts": counts, "seed": options.seed}
-    asked = (options.data, options.counts, options.seed, options.scenes, options.max_objects)
-    usual = asked == (None, None, EVAL_SEED, EVAL_SCENES, None)
+    changed = (options.data, options.counts, options.max_objects, options.canvas)
+    usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)
     folder = run.path if run and usual else Path("runs") / f"eval-{Path(options.model).stem}"
     out = options.out or folder
     checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
@@ -324,6 +326,9 @@ def infer(argv: list[str]) -> int:
         max_objects: int | None = None
         """Most objects to look for (default: as in training). Models with the difference core count
         further than they were trained to."""
+        canvas: int | None = None
+        """Side in pixels of a square canvas for larger images with objects of the size of training
+        (difference core only; default: images are resized to the model's own)."""
         overlay: Path | None = None
         """Folder for pictures with the windows drawn: first red, second green, third blue."""
 
@@ -333,7 +338,7 @@ def infer(argv: list[str]) -> int:
     _use_compilation_cache()
     from airscene.inference import as_float_image, load
 
-    predictor = load(options.model, options.max_objects)
+    predictor = load(options.model, options.max_objects, options.canvas)
     if not predictor.config.counts_objects:
         print(f"airscene: {options.model} draws whole images: its count is 1", file=sys.stderr)
     good, bad = [], 0
@@ -456,9 +461,7 @@ def _parse(cls: Any, prog: str, argv: list[str], default: Any = None, descriptio
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs=1,
             metavar="A,B,…",
-            instance_from_str=lambda words: tuple(
-                kind[0](word) for word in words[0].split(",") if word
-            ),
+            instance_from_str=lambda words: _listed(kind[0], words[0]),
             is_instance=lambda value: isinstance(value, tuple),
             str_from_instance=lambda value: [",".join(map(str, value))],
         )
@@ -466,7 +469,6 @@ def _parse(cls: Any, prog: str, argv: list[str], default: Any = None, descriptio
     conf = tyro.conf
     markers = (
         conf.OmitArgPrefixes,
-        conf.FlagCreatePairsOff,
         conf.PositionalMetavarFromFieldName,
     )
     arguments = {"prog": prog, "args": argv, "description": description, "registry": registry}
@@ -480,6 +482,14 @@ def _parse(cls: Any, prog: str, argv: list[str], default: Any = None, descriptio
         if not end.code:
             raise
         raise AirsceneError(f"{_first_sentence(said.getvalue())} (see {prog} --help)") from None
+
+
+def _listed(kind: type, text: str) -> tuple[Any, ...]:
+    """0,1,3 as a tuple."""
+    try:
+        return tuple(kind(word) for word in text.split(",") if word)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list such as 0,1,3") from None
 
 
 def _first_sentence(boxed: str) -> str:

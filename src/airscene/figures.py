@@ -22,7 +22,10 @@ from scipy.optimize import isotonic_regression
 if TYPE_CHECKING:
     from airscene.scene import Scene
 
-STEP_COLOURS = ("#ff3b30", "#30c552", "#3a86ff", "#ffb000", "#d65cff", "#12c2d6", "#ff7ab2")
+STEP_COLOURS = (
+    "#ff3b30", "#30c552", "#3a86ff", "#ffb000", "#d65cff", "#12c2d6", "#ff7ab2", "#b4e600",
+    "#c08552", "#9aa0ff",
+)  # fmt: skip
 """Of each step's windows: red, green, blue as in the paper, then others, then from the start."""
 
 WIDE, HALF = 9.95, 4.6
@@ -43,13 +46,23 @@ ESTIMATOR_COLOURS = {
 }
 
 
-def curves(metrics: list[dict[str, Any]]) -> Figure:
-    """ELBO and held-out count accuracy over training: a thin line per seed, their median bold."""
+def curves(metrics: list[dict[str, Any]], watched: Sequence[int] = ()) -> Figure:
+    """ELBO and held-out count accuracy over training: a thin line per seed, their median bold.
+
+    Dashed: the median accuracy on the `watched` counts, which training may not show.
+    """
     figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
     _curve(left, metrics, "elbo", "ELBO", "nats per image")
     _curve(right, metrics, "count_accuracy", "Count accuracy", "% of held-out scenes", 100.0)
-    right.set_ylim(0, 100)
+    rows = [row for row in metrics if None not in row.get("watched_count_accuracy", [None])]
+    if watched and rows and rows[0]["watched_count_accuracy"]:
+        steps = [row["step"] for row in rows]
+        median = [100 * np.median(row["watched_count_accuracy"]) for row in rows]
+        style = {"color": "#c8452f", "linestyle": "--", "linewidth": 1.6}
+        right.plot(steps, median, label=f"with {', '.join(map(str, watched))} objects", **style)
+        right.legend(frameon=False, fontsize=8.5, labelcolor="#c8452f", loc="lower right")
+    right.set_ylim(0, 102)
     return figure
 
 

@@ -187,18 +187,40 @@ class Frame:
         return (x - left) / self.scale[0], (y - top) / self.scale[1]
 
 
-def load(source: str | Path, max_objects: int | None = None) -> Predictor:
+def load(
+    source: str | Path, max_objects: int | None = None, canvas: int | None = None
+) -> Predictor:
     """A trained model: a bundled one's name, a run folder, or a weights file.
 
-    `max_objects` lets it look for more (or fewer) objects than in training.
+    max_objects: look for more (or fewer) objects than in training.
+    canvas: work on a square of so many pixels, at the scale of training: for larger images with
+        objects of the same size. Only the difference core can do that.
     """
     air, note = checkpoint.load_model(resolve(source))
+    if canvas is not None:
+        air = _on_canvas(air, canvas)
     if max_objects is not None:
         if air.config.count_prior == "table" and max_objects != air.config.max_objects:
             most = air.config.max_objects
             raise AirsceneError(f"{source} has a table p(n) for 0 to {most} objects, and no others")
         air = air.changed(max_objects=max_objects)
     return Predictor(air, note)
+
+
+def _on_canvas(air: AIR, side: int) -> AIR:
+    """The same network on a larger (or smaller) square. Windows keep their size in pixels."""
+    c = air.config
+    if c.core != "difference" or c.height != c.width:
+        raise AirsceneError(
+            "only a difference core, trained on square images, can change its canvas"
+        )
+    shrink = c.width / max(side, 1)
+    return air.changed(
+        height=side,
+        width=side,
+        size_mean=c.size_mean * shrink,
+        position_sd=c.position_sd * shrink,
+    )
 
 
 def resolve(source: str | Path) -> Path:

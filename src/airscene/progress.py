@@ -15,12 +15,16 @@ from rich.progress import (
 from airscene.config import TrainConfig
 from airscene.runs import Row, Run, train_run
 
+SETTLED = 500
+"""Before so many steps, every run looks like a failure."""
+
 
 def train_with_table(run: Run, resume: bool, checkpoint_seconds: float, console: Console) -> bool:
     """Train into a run folder while the table grows; False if it was interrupted."""
     config = run.config
     seeds = f"{config.seeds} seeds" if config.seeds > 1 else f"seed {config.seed}"
-    console.print(f"training {run.preset} ({seeds}) into {run.path}", highlight=False)
+    said = f"training {run.preset} ({seeds}) into {run.path}"
+    console.print(said, highlight=False, soft_wrap=True)
     table = Table(config, console)
     columns = (
         TextColumn("{task.description}"),
@@ -68,7 +72,7 @@ class Table:
             cells.append(_spread([float(np.median(watched))], 2, "%"))
         left = int((config.steps - row.step) / rate)
         self._line(f"{row.step:,}", cells, f"{rate:7.1f}  {left // 60}:{left % 60:02d}")
-        settled = row.step * 2 >= config.steps  # early on, every run looks like a failure
+        settled = row.step * 2 >= config.steps and row.step >= SETTLED
         for i, warning in enumerate(row.warnings):
             text = f"  ! seed {config.seed + i} {warning}"
             if warning and settled and text not in self.warned:

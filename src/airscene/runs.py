@@ -12,6 +12,7 @@ import json
 import math
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -253,6 +254,7 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
 
     def ask(number, frame):
         asked.append(number)
+        print("\nstopping after the steps in flight (once more: at once)", file=sys.stderr)
         signal.signal(number, previous[number])
 
     previous = {}
@@ -309,7 +311,9 @@ def run_of(source: str | Path) -> Run | None:
 def _all_seeds(
     run: Run, served: Predictor, evaluation: Evaluation, scenes: Scenes
 ) -> dict[str, Any]:
-    models = run.state().model.changed(max_objects=served.config.max_objects)
+    c = served.config
+    same = ("max_objects", "height", "width", "size_mean", "position_sd")
+    models = run.state().model.changed(**{name: getattr(c, name) for name in same})
     seeds = [run.config.seed + i for i in range(run.config.seeds)]
     results = [
         evaluation.result
@@ -398,7 +402,7 @@ def _figures(
         ),
         "curves": (
             "ELBO and count accuracy on held-out scenes over training, one line per seed.",
-            figures.curves(run.metrics()),
+            figures.curves(run.metrics(), run.config.data.watch_counts),
         ),
         "confusion": (
             "True count against inferred count.",
@@ -413,9 +417,14 @@ def _figures(
             figures.samples([scene.render() for scene in samples]),
         ),
     }
-    if not predictor.config.counts_objects:
-        del pictures["confusion"], pictures["policy"]
-    return pictures
+    if predictor.config.counts_objects:
+        return pictures
+    captions = {
+        "reconstructions": "Held-out scenes (above) and what the model makes of them (below).",
+        "curves": "ELBO on held-out scenes over training, one line per seed.",
+        "samples": "Images drawn from the generative model.",
+    }
+    return {name: (caption, pictures[name][1]) for name, caption in captions.items()}
 
 
 def _finite(value: Any) -> Any:

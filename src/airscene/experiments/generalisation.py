@@ -67,7 +67,8 @@ QUICK = Size("digits", large=60, most=3, scenes=500, test_scenes=LOOK_SCENES)
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
     """Train what is not yet trained, measure everything, write the page; None if stopped."""
     size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
-    for name, config in todo.items():
+    for i, (name, config) in enumerate(todo.items(), start=1):
+        console.print(f"{i} of {len(todo)}: {name}", style="bold", highlight=False)
         if not train(out, name, config, console):
             return None
     with console.status("measuring"):
@@ -143,6 +144,7 @@ def train(out: Path, name: str, config: TrainConfig, console: Console) -> bool:
     if (out / name / "config.json").is_file():
         run = _opened(out, name, config)
         if run.model.is_file() and checkpoint.load_note(run.model)["step"] >= config.steps:
+            console.print("is trained already")
             return True  # the model is what a run writes last
     return train_with_table(
         Run(out / name, "mnist", config), resume=True, checkpoint_seconds=30, console=console
