@@ -31,17 +31,18 @@ STEP_COLOURS = (
 WIDE, HALF = 9.95, 4.6
 INK, MUTED, FAINT = "#22262b", "#7a828c", "#d9dde2"
 LINE, SEED_LINE = "#1f5aa6", "#a9c0dd"
+RED, GREEN = "#c8452f", "#3f8f4f"
 MODEL_COLOURS = {
-    "AIR": "#c8452f",
+    "AIR": RED,
     "DAIR": LINE,
-    "DRAW": "#7a828c",
+    "DRAW": MUTED,
     "AIR+DRAW": "#e39a2d",
-    "DAIR+DRAW": "#3f8f4f",
+    "DAIR+DRAW": GREEN,
 }
 ESTIMATOR_COLOURS = {
     "marginal": LINE,
-    "nvil": "#c8452f",
-    "concrete": "#3f8f4f",
+    "nvil": RED,
+    "concrete": GREEN,
     "vimco": "#8a5bb5",
 }
 
@@ -59,9 +60,9 @@ def curves(metrics: list[dict[str, Any]], watched: Sequence[int] = ()) -> Figure
     if watched and rows and rows[0]["watched_count_accuracy"]:
         steps = [row["step"] for row in rows]
         median = [100 * np.median(row["watched_count_accuracy"]) for row in rows]
-        style = {"color": "#c8452f", "linestyle": "--", "linewidth": 1.6}
+        style = {"color": RED, "linestyle": "--", "linewidth": 1.6}
         right.plot(steps, median, label=f"with {', '.join(map(str, watched))} objects", **style)
-        right.legend(frameon=False, fontsize=8.5, labelcolor="#c8452f", loc="lower right")
+        right.legend(frameon=False, fontsize=8.5, labelcolor=RED, loc="lower right")
     right.set_ylim(0, 102)
     return figure
 
@@ -132,8 +133,7 @@ def generalisation(tasks: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
     for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
         _by_model(left, models, "watched_elbo", "ELBO, nats per image")
         _by_model(right, models, "watched_count_accuracy", "counts right, %", 100.0)
-        title = {"loc": "left", "fontsize": 10.5, "weight": "bold", "color": INK, "pad": 10}
-        left.set_title(task.capitalize(), **title)
+        _title(left, task.capitalize())
         right.set_ylim(-2, 102)
     lines = panels[0, 0].get_legend_handles_labels()
     figure.legend(*lines, loc="outside upper right", ncols=5, frameon=False, fontsize=8.5)
@@ -169,7 +169,7 @@ def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
         style = {"ha": "center", "size": 8.5, "color": LINE, "weight": "bold"}
         axes.annotate(f"{mean:.1f}", (n, mean), (0, 7), textcoords="offset points", **style)
     _frame(axes, "% of held-out scenes", "digits in the image")
-    axes.set_title("Counts right", loc="left", fontsize=10.5, weight="bold", color=INK, pad=10)
+    _title(axes, "Counts right")
     axes.set(xlim=(min(counts) - 0.3, max(counts) + 0.3), ylim=(0, 112), yticks=range(0, 101, 25))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -253,8 +253,7 @@ def variance(rows: Sequence[dict[str, Any]]) -> Figure:
     for axes, likelihood in zip(panels, likelihoods, strict=True):
         ends.append(_noise(axes, [row for row in rows if row["likelihood"] == likelihood]))
         _frame(axes, "noise of the core's gradient", "objects in the image")
-        style = {"fontsize": 10.5, "weight": "bold", "color": INK, "pad": 10}
-        axes.set_title(likelihood.capitalize(), loc="left", **style)
+        _title(axes, likelihood.capitalize())
     for axes, points in zip(panels, ends, strict=True):  # now that their common scale is known
         _label_ends(axes, points)
     return figure
@@ -382,7 +381,7 @@ def _curve(
 ) -> None:
     """One quantity over steps. Rows that lack it are left out."""
     rows = [row for row in metrics if np.isfinite(np.array(row.get(key, []), float)).any()]
-    axes.set_title(title, loc="left", fontsize=10.5, weight="bold", color=INK, pad=10)
+    _title(axes, title)
     if not rows:
         _plain(axes)
         _note(axes, "not measured", at=(0.5, 0.5))
@@ -407,6 +406,10 @@ def _dress(axes: Axes, values: np.ndarray, unit: str) -> None:
     axes.margins(x=0)
     _frame(axes, unit, "training step")
     axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=10.5, weight="bold", color=INK, pad=10)
 
 
 def _frame(axes: Axes, unit: str, below: str) -> None:

@@ -7,10 +7,12 @@ import base64
 import math
 from html import escape
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from airscene import checkpoint
 from airscene.figures import png
 
 
@@ -139,6 +141,15 @@ def build_page(
     pictures, pngs = _figures(figures)
     blocks = [_section(escape(heading), _cells(rows)) for heading, rows in sections.items()]
     return _page(title, escape(kicker), [pictures, *blocks]), pngs
+
+
+def write(path: Path, page: str, pngs: dict[str, bytes]) -> Path:
+    """Write a page, and its figures into `figures` beside it."""
+    for name, content in pngs.items():
+        with checkpoint.atomic(path.parent / "figures" / name) as temporary:
+            temporary.write_bytes(content)
+    checkpoint.write_text(path, page)
+    return path
 
 
 def _page(title: str, kicker: str, blocks: list[str]) -> str:

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 import airscene
-from airscene import checkpoint, figures, training
+from airscene import checkpoint, figures, report, training
 from airscene import config as config_
 from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, ModelConfig, TrainConfig
 from airscene.data import DATASETS, Scenes, make_scenes
@@ -34,7 +34,6 @@ from airscene.errors import AirsceneError
 from airscene.evaluation import Evaluation, evaluate
 from airscene.inference import Predictor, load, resolve
 from airscene.presets import PRESETS
-from airscene.report import build_report
 
 LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
 
@@ -311,9 +310,7 @@ def run_of(source: str | Path) -> Run | None:
 def _all_seeds(
     run: Run, served: Predictor, evaluation: Evaluation, scenes: Scenes
 ) -> dict[str, Any]:
-    c = served.config
-    same = ("max_objects", "height", "width", "size_mean", "position_sd")
-    models = run.state().model.changed(**{name: getattr(c, name) for name in same})
+    models = run.state().model.changed(**asdict(served.config))  # may have another N or canvas
     seeds = [run.config.seed + i for i in range(run.config.seeds)]
     results = [
         evaluation.result
@@ -357,17 +354,13 @@ def report_run(run: Run) -> Path:
         "airscene": airscene.__version__,
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
-    page, pictures = build_report(
+    page, pictures = report.build_report(
         f"airscene: {run.preset}",
         facts,
         result,
         _figures(run, predictor, scenes, evaluation),
     )
-    for name, content in pictures.items():
-        with checkpoint.atomic(run.path / "figures" / name) as temporary:
-            temporary.write_bytes(content)
-    checkpoint.write_text(run.path / "report.html", page)
-    return run.path / "report.html"
+    return report.write(run.path / "report.html", page, pictures)
 
 
 def _network(c: ModelConfig) -> str:

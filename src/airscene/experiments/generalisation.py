@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from airscene import checkpoint, figures, report
-from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
@@ -222,7 +222,12 @@ def _free(run: Run, models: AIR, size: Size) -> Iterator[Row]:
 def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
     """Held-out scenes, others than those that training looks at."""
     return make_scenes(
-        config.data, config.model, held_out=True, scenes=size.test_scenes, counts=counts, seed=1
+        config.data,
+        config.model,
+        held_out=True,
+        scenes=size.test_scenes,
+        counts=counts,
+        seed=EVAL_SEED,
     )
 
 
@@ -287,11 +292,7 @@ def write_page(out: Path, size: Size, tables: dict[str, list[Row]], quick: bool)
     page, pngs = report.build_page(
         "Counting past what was seen", kicker, figures=pictures, sections=sections
     )
-    for name, content in pngs.items():
-        with checkpoint.atomic(out / "figures" / name) as temporary:
-            temporary.write_bytes(content)
-    checkpoint.write_text(out / "index.html", page)
-    return out / "index.html"
+    return report.write(out / "index.html", page, pngs)
 
 
 def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
