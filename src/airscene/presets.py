@@ -53,7 +53,13 @@ PRESETS = {
     ),
     "draw": Preset(
         "0 to 2 digits for DRAW, the paper's baseline: the whole image in 40 strokes, no objects",
-        TrainConfig(steps=4_000, clip_gradient=10.0, model=DRAW, data=DataConfig(dataset="digits")),
+        TrainConfig(
+            steps=4_000,
+            learning_rate=3e-4,
+            clip_gradient=10.0,
+            model=DRAW,
+            data=DataConfig(dataset="digits"),
+        ),
     ),
     "sprites": Preset(
         "0 to 2 overlapping colour sprites: the paper's appendix H",

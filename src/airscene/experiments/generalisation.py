@@ -123,6 +123,11 @@ def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) ->
         dataset=size.dataset, counts=shown, watch_counts=(tested,), scenes=size.scenes
     )
     config = TrainConfig(steps=10_000, eval_every=1_000, model=model, data=data)
+    if model.core == "whole":  # 40 recurrent steps: at higher rates it forgets what it learned
+        return replace(config, steps=15_000, learning_rate=3e-4, clip_gradient=10.0)
+    if model.core == "lstm":  # or some seeds put everything into one window
+        model = replace(model, size_sd=0.07)
+        config = replace(config, model=model, count_temperature=300.0, anneal=3_000)
     if model.glimpse == "draw":
         return replace(config, steps=6_000, clip_gradient=10.0)
     if model.height > size.side:
