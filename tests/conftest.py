@@ -10,9 +10,28 @@ import jaxtyping
 
 jaxtyping.install_import_hook("airscene", "typecheck.check")
 
+from contextlib import ExitStack  # noqa: E402
+
 import pytest  # noqa: E402
 
 from airscene.config import ModelConfig  # noqa: E402
+from airscene.errors import AirsceneError  # noqa: E402
+
+
+@pytest.fixture
+def started():
+    """Starts renderers and closes them. What is not installed is a failure in CI, else a skip."""
+    with ExitStack() as stack:
+
+        def start(kind, *args, **kwargs):
+            try:
+                return stack.enter_context(kind(*args, **kwargs))
+            except AirsceneError as error:
+                if os.environ.get("CI") == "true" or "install" not in str(error):
+                    raise
+                pytest.skip(str(error))
+
+        yield start
 
 
 @pytest.fixture(scope="session")

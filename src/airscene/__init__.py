@@ -4,6 +4,7 @@ import airscene
 model = airscene.load("digits")    # or a run folder
 scene = model.infer(image)         # a Scene: count, objects with boxes, render(), to_json()
 model = airscene.fit(images)       # train on your own images
+model = airscene.invert(draw, ...) # or learn to invert a renderer of your own
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,18 +15,39 @@ if TYPE_CHECKING:
     from airscene.errors import AirsceneError
     from airscene.fitting import fit
     from airscene.inference import Predictor, load
+    from airscene.inverse.fitting import invert
+    from airscene.inverse.inference import InversePredictor, Layout, Thing
+    from airscene.inverse.problem import Parameter
     from airscene.scene import Object, Scene
 
 _HOMES = {
     "AirsceneError": "errors",
+    "InversePredictor": "inverse.inference",
+    "Layout": "inverse.inference",
     "Object": "scene",
+    "Parameter": "inverse.problem",
     "Predictor": "inference",
     "Scene": "scene",
+    "Thing": "inverse.inference",
     "fit": "fitting",
+    "invert": "inverse.fitting",
     "load": "inference",
 }
 
-__all__ = ["AirsceneError", "Object", "Predictor", "Scene", "__version__", "fit", "load"]
+__all__ = [
+    "AirsceneError",
+    "InversePredictor",
+    "Layout",
+    "Object",
+    "Parameter",
+    "Predictor",
+    "Scene",
+    "Thing",
+    "__version__",
+    "fit",
+    "invert",
+    "load",
+]
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ a whole `TrainState` with its seeds axis. In both, an array is named by its path
 """
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -58,20 +59,45 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def save_model(path: Path, model: AIR, note: dict[str, Any], dtype: Any = np.float32) -> None:
+def finite(value: Any) -> Any:
+    """NaN and infinities as null, since JSON has neither."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def save_model(path: Path, model: Any, note: dict[str, Any], dtype: Any = np.float32) -> None:
     """Write one model. `note` says where it comes from (command, seed, result)."""
     arrays = {name: np.asarray(a).astype(dtype) for name, a in _named(model).items()}
-    _save(path, arrays, {"model": asdict(model.config), "note": note})
+    header = {"model": asdict(model.config), "note": note}
+    if not isinstance(model, AIR):  # it inverts a renderer
+        header["problem"] = asdict(model.problem)
+    _save(path, arrays, header)
 
 
-def load_model(path: Path) -> tuple[AIR, dict[str, Any]]:
-    """Read one model, and the note that came with it."""
+def load_model(path: Path) -> tuple[Any, dict[str, Any]]:
+    """Read one model (an `AIR` or an `InverseNetwork`), and the note that came with it."""
     arrays, header = _load(path)
     if "model" not in header:
         raise AirsceneError(f"{path} is a training state, not a model; give its run folder")
-    config = config_.from_dict(ModelConfig, header["model"])
-    skeleton = jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
+    skeleton = jax.eval_shape(lambda: _skeleton(header))
     return _fill(skeleton, arrays, path), header.get("note", {})
+
+
+def _skeleton(header: dict[str, Any]) -> Any:
+    """The model that a header describes, with any weights."""
+    if "problem" not in header:
+        return AIR(config_.from_dict(ModelConfig, header["model"]), jax.random.key(0))
+    from airscene.inverse.config import NetworkConfig
+    from airscene.inverse.model import InverseNetwork
+    from airscene.inverse.problem import Problem
+
+    config = config_.from_dict(NetworkConfig, header["model"])
+    problem = config_.from_dict(Problem, header["problem"])
+    usual = jax.numpy.zeros((config.input_size, config.input_size, config.channels))
+    return InverseNetwork(problem, config, usual, jax.random.key(0))
 
 
 def bundle(source: Path, target: Path) -> None:

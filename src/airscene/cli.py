@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 from airscene import __version__
-from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, TrainConfig, differences, flat
+from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, differences, flat
 from airscene.config import options as as_options
 from airscene.errors import AirsceneError
 from airscene.presets import PRESETS, preset
@@ -80,11 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # --- train -----------------------------------------------------------------------------------
 
 
+C = TypeVar("C")
+
+
 @dataclass(frozen=True)
-class Train:
+class Train(Generic[C]):
     """Options of `airscene train`."""
 
-    training: TrainConfig
+    training: C
     out: Path | None = None
     """Run folder to write (default: runs/PRESET, or runs/PRESET-2 and so on)."""
     resume: bool = False
@@ -102,8 +105,9 @@ def train(argv: list[str]) -> int:
         return 0 if argv and argv[0] in ("-h", "--help") else 2
     name = argv[0]
     default = Train(preset(name))
+    kind = Train[type(default.training)]  # type: ignore[misc]
     description = f"Train `{name}`: {PRESETS[name].description}."
-    options = _parse(Train, f"airscene train {name}", argv[1:], default, description)
+    options = _parse(kind, f"airscene train {name}", argv[1:], default, description)
     _use_compilation_cache()
     from airscene import runs
 
@@ -116,7 +120,7 @@ def train(argv: list[str]) -> int:
         if run.preset != name:
             raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
         kept = Train(run.config)  # a resumed run keeps its settings
-        asked = _parse(Train, f"airscene train {name}", argv[1:], kept, description)
+        asked = _parse(kind, f"airscene train {name}", argv[1:], kept, description)
         for setting, value in differences(run.config, asked.training).items():
             option = setting.replace("_", "-")
             was = flat(run.config)[setting]
@@ -185,16 +189,26 @@ def evaluate(argv: list[str]) -> int:
         raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
     _use_compilation_cache()
     from airscene import checkpoint, runs
-    from airscene.inference import load
+    from airscene.inference import Predictor, load
 
     predictor = load(options.model, options.max_objects, options.canvas)
     run = runs.run_of(options.model)
-    scenes = runs.eval_scenes(predictor, options.data, options.counts, options.seed, options.scenes)
     with _console(stderr=True).status("evaluating"):
-        _, result = runs.evaluate_all(predictor, run, scenes)
-    counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
-    data = options.data or predictor.note["data"]["dataset"]
-    result |= {"model": options.model, "data": data, "counts": counts, "seed": options.seed}
+        if isinstance(predictor, Predictor):
+            scenes = runs.eval_scenes(
+                predictor, options.data, options.counts, options.seed, options.scenes
+            )
+            _, result = runs.evaluate_all(predictor, run, scenes)
+            counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
+            data = options.data or predictor.note["data"]["dataset"]
+            result |= {"data": data, "counts": counts}
+        else:
+            from airscene.inverse import results
+
+            if options.data or options.counts:
+                raise AirsceneError(f"{options.model} has one world only: no --data, no --counts")
+            result = results.evaluate_all(predictor, run, options.seed, options.scenes)
+    result |= {"model": options.model, "seed": options.seed}
     changed = (options.data, options.counts, options.max_objects, options.canvas)
     usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)
     folder = run.path if run and usual else Path("runs") / f"eval-{Path(options.model).stem}"
@@ -246,6 +260,15 @@ def _print_result(result: dict[str, Any], console: "Console") -> None:
         "elbo_kl_what": ("  KL of z_what", 1, ""),
         "iw_bound": ("importance-weighted, k=100", 1, ""),
         "mean_steps": ("steps executed", 1, ""),
+        "presence_accuracy": ("presence right", 100, "%"),
+        "identity_accuracy": ("kinds right", 100, "%"),
+        "position_cm_median": ("cm off, median", 1, ""),
+        "position_cm_90": ("cm off, 90% quantile", 1, ""),
+        "rotation_deg_median": ("cube: degrees off, median", 1, ""),
+        "rotation_deg_90_cube": ("cube: degrees off, 90%", 1, ""),
+        "rotation_deg_median_cylinder": ("cylinder: degrees off", 1, ""),
+        "log_likelihood_32": ("log-likelihood, 32x32", 1, ""),
+        "log_likelihood_128": ("log-likelihood, 128x128", 1, ""),
     }
     seeds = result.get("per_seed", {})
     several = len(seeds.get("seed", ())) > 1
@@ -330,16 +353,17 @@ def infer(argv: list[str]) -> int:
         """Side in pixels of a square canvas for larger images with objects of the size of training
         (difference core only; default: images are resized to the model's own)."""
         overlay: Path | None = None
-        """Folder for pictures with the windows drawn: first red, second green, third blue."""
+        """Folder for pictures with the windows drawn: first red, second green, third blue. For a
+        model of a renderer: the image beside the scene rendered again."""
 
     options = _parse(Infer, "airscene infer", argv, description="What is in these images?")
     if not options.images:
         raise AirsceneError("no image given: airscene infer MODEL IMAGE…")
     _use_compilation_cache()
-    from airscene.inference import as_float_image, load
+    from airscene.inference import Predictor, as_float_image, load
 
     predictor = load(options.model, options.max_objects, options.canvas)
-    if not predictor.config.counts_objects:
+    if isinstance(predictor, Predictor) and not predictor.config.counts_objects:
         print(f"airscene: {options.model} draws whole images: its count is 1", file=sys.stderr)
     good, bad = [], 0
     for path in options.images:
@@ -354,7 +378,8 @@ def infer(argv: list[str]) -> int:
         for (path, image), scene in zip(part, scenes, strict=True):
             print(json.dumps({"file": str(path), **scene.to_dict()}), flush=True)
             if options.overlay is not None:
-                _write_overlay(options.overlay / _overlay_name(path, options.images), image, scene)
+                drawn = options.overlay / _overlay_name(path, options.images)
+                _write_overlay(drawn, image, scene, predictor)
     return 2 if bad else 0
 
 
@@ -398,13 +423,18 @@ def _black(image):
     return Image.new("RGBA", image.size, (0, 0, 0, 255))
 
 
-def _write_overlay(path: Path, image: "np.ndarray", scene) -> None:
+def _write_overlay(path: Path, image: "np.ndarray", scene: Any, predictor: Any) -> None:
     from PIL import Image
 
     from airscene import checkpoint, figures
+    from airscene.inference import Predictor
 
+    if isinstance(predictor, Predictor):
+        picture = figures.overlay(image, scene)
+    else:
+        picture = figures.beside(image, predictor.render(scene))
     with checkpoint.atomic(path) as temporary:
-        Image.fromarray(figures.overlay(image, scene)).save(temporary, "PNG")
+        Image.fromarray(picture).save(temporary, "PNG")
 
 
 # --- models, data ----------------------------------------------------------------------------

@@ -99,39 +99,37 @@ class ModelConfig:
         return self.core != "whole"
 
     def __post_init__(self) -> None:
-        _require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
+        require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
         at_least_one = (
             "height width hidden codes window mlp max_objects patch_features "
             "draw_steps draw_hidden draw_window"
         )
         for name in at_least_one.split():
             value = getattr(self, name)
-            _require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+            require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
         for name in ("size_mean", "likelihood_sd", "where_sd_start"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value > 0
-            _require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
         if self.count_prior == "table":
             table, steps = self.count_table, self.max_objects
             ok = len(table) == steps + 1 and min(table) >= 0 and sum(table) > 0
-            _require(ok, f"count-table needs {steps + 1} weights for 0 to {steps} objects")
-        _require(
-            0 < self.object_rate < 1, f"object-rate must lie in (0, 1), not {self.object_rate}"
-        )
+            require(ok, f"count-table needs {steps + 1} weights for 0 to {steps} objects")
+        require(0 < self.object_rate < 1, f"object-rate must lie in (0, 1), not {self.object_rate}")
         for name in ("object_cost", "presence_bias", "decoder_bias"):
             ok = math.isfinite(getattr(self, name))
-            _require(ok, f"{name.replace('_', '-')} must be finite")
+            require(ok, f"{name.replace('_', '-')} must be finite")
         for name in ("patch", "context", "size_sd", "position_sd"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value >= 0
-            _require(ok, f"{name.replace('_', '-')} must not be negative, not {value}")
+            require(ok, f"{name.replace('_', '-')} must not be negative, not {value}")
         if self.core == "difference":
-            _require(self.patch >= 1, "patch must be at least 1 for the difference core")
-            _require(self.position_sd > 0, "position-sd must be positive for the difference core")
+            require(self.patch >= 1, "patch must be at least 1 for the difference core")
+            require(self.position_sd > 0, "position-sd must be positive for the difference core")
         one = self.core != "whole" or self.max_objects == 1
-        _require(one, f"the whole core has one object, so max-objects 1, not {self.max_objects}")
+        require(one, f"the whole core has one object, so max-objects 1, not {self.max_objects}")
         shared = self.glimpse != "draw" or self.codes % self.draw_steps == 0
-        _require(shared, f"{self.codes} codes cannot be shared by {self.draw_steps} draw-steps")
+        require(shared, f"{self.codes} codes cannot be shared by {self.draw_steps} draw-steps")
 
 
 @dataclass(frozen=True)
@@ -151,11 +149,11 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         ok = len(self.counts) > 0 and min(self.counts) >= 0
-        _require(ok, f"counts must be a list such as 0,1,2, not {self.counts}")
+        require(ok, f"counts must be a list such as 0,1,2, not {self.counts}")
         ok = not self.watch_counts or min(self.watch_counts) >= 0
-        _require(ok, f"watch-counts must be a list such as 3,4, not {self.watch_counts}")
-        _require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
-        _require(self.data_seed >= 0, f"data-seed must not be negative, not {self.data_seed}")
+        require(ok, f"watch-counts must be a list such as 3,4, not {self.watch_counts}")
+        require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
+        require(self.data_seed >= 0, f"data-seed must not be negative, not {self.data_seed}")
 
 
 @dataclass(frozen=True)
@@ -201,34 +199,35 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "seeds", "batch", "eval_every", "samples"):
             value = getattr(self, name)
-            _require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+            require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
         for name in ("learning_rate", "count_temperature", "temperature", "baseline_learning_rate"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value > 0
-            _require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
         for name in ("seed", "warmup", "anneal", "clip_gradient"):
             value = getattr(self, name)
-            _require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
-        _require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
+            require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
+        require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         m, watched = self.model, self.data.watch_counts
         fits = m.count_prior != "table" or max((*watched, 0)) <= m.max_objects
-        _require(fits or not m.counts_objects, "the count-table has no weight for the watch-counts")
+        require(fits or not m.counts_objects, "the count-table has no weight for the watch-counts")
         vimco = self.estimator != "vimco" or self.samples >= 2
-        _require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
+        require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """One line for the user where a setting is wrong."""
     if not condition:
         raise AirsceneError(message)
 
 
-def flat(config: TrainConfig) -> dict[str, Any]:
+def flat(config: Any) -> dict[str, Any]:
     """All settings by name, those of the model and the data included."""
     values = dataclasses.asdict(config)
-    return {**values.pop("model"), **values.pop("data"), **values}
+    return {**values.pop("model"), **values.pop("data", {}), **values}
 
 
-def differences(usual: TrainConfig, other: TrainConfig) -> dict[str, Any]:
+def differences(usual: Any, other: Any) -> dict[str, Any]:
     """The settings of `other` that are not those of `usual`."""
     before = flat(usual)
     return {name: value for name, value in flat(other).items() if value != before[name]}

@@ -39,6 +39,7 @@ MODEL_COLOURS = {
     "AIR+DRAW": "#e39a2d",
     "DAIR+DRAW": GREEN,
 }
+ERROR_COLOURS = (LINE, RED, "#e39a2d", GREEN, MUTED)
 ESTIMATOR_COLOURS = {
     "marginal": LINE,
     "nvil": RED,
@@ -47,7 +48,9 @@ ESTIMATOR_COLOURS = {
 }
 
 
-def curves(metrics: list[dict[str, Any]], watched: Sequence[int] = ()) -> Figure:
+def curves(
+    metrics: list[dict[str, Any]], watched: Sequence[int] = (), title: str = "Count accuracy"
+) -> Figure:
     """ELBO and held-out count accuracy over training: a thin line per seed, their median bold.
 
     Dashed: the median accuracy on the `watched` counts, which training may not show.
@@ -55,7 +58,7 @@ def curves(metrics: list[dict[str, Any]], watched: Sequence[int] = ()) -> Figure
     figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
     _curve(left, metrics, "elbo", "ELBO", "nats per image")
-    _curve(right, metrics, "count_accuracy", "Count accuracy", "% of held-out scenes", 100.0)
+    _curve(right, metrics, "count_accuracy", title, "% of held-out scenes", 100.0)
     rows = [row for row in metrics if None not in row.get("watched_count_accuracy", [None])]
     if watched and rows and rows[0]["watched_count_accuracy"]:
         steps = [row["step"] for row in rows]
@@ -120,6 +123,83 @@ def side_by_side(
             at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90,
         )  # fmt: skip
     _step_legend(figure, max((scene.count for scene in every), default=0))
+    return figure
+
+
+def rows_of_images(rows: Mapping[str, Sequence[np.ndarray]], most: int = 10) -> Figure:
+    """Images below one another, a row for each label; long rows go on further down."""
+    total = len(next(iter(rows.values())))
+    blocks, columns = _shape(total, most)
+    lines = len(rows)
+    feet = (*[0.0] * (lines - 1), 0.12)
+    figure, tiles = _tiles(blocks * lines, columns, WIDE, 1.0, feet=feet, room=(0.2, 0.0))
+    for line, (label, images) in enumerate(rows.items()):
+        for k, image in enumerate(images):
+            axes = tiles[(k // columns * lines + line) * columns + k % columns]
+            _show(axes, image)
+            if k % columns == 0:
+                at = {"at": (0, 0.5), "offset": (-4, 0), "rotation": 90}
+                _note(axes, label, ha="right", va="center", **at)
+    return figure
+
+
+def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem: Any) -> Figure:
+    """The share of things whose error is below a value: positions and angles, by kind.
+
+    A line for each model, given what `inverse.evaluation.errors` says of it.
+    """
+    panels = [(k, name, "position_cm", "cm") for k, name in enumerate(problem.kinds)]
+    panels += [
+        (k, name, "angle_deg", "degrees")
+        for k, name in enumerate(problem.kinds)
+        if problem.symmetries[k]
+    ]
+    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
+    grid = figure.subplots(1, len(panels))
+    for axes, (kind, name, quantity, unit) in zip(grid, panels, strict=True):
+        reach = 5.0 if quantity == "position_cm" else problem.symmetries[kind] / 2
+        for (label, e), colour in zip(models.items(), ERROR_COLOURS, strict=False):
+            mine = e["there"] & (e["kind"] == kind)
+            values = np.where(e["seen"], e[quantity], np.inf)[mine]
+            if values.size:
+                share = 100 * np.arange(1, values.size + 1) / values.size
+                axes.plot(np.sort(values), share, color=colour, linewidth=1.8, label=label)
+        axes.set(xlim=(0, reach), ylim=(0, 102))
+        _frame(axes, "", f"{'position' if unit == 'cm' else 'angle'}, {unit} off")
+        _title(axes, name.capitalize())
+    grid[0].set_ylabel("% below", fontsize=8.5, color=MUTED)
+    if any(models):
+        lines = {t: line for a in grid for line, t in zip(*a.get_legend_handles_labels(), strict=True)}
+        figure.legend(
+            lines.values(), lines.keys(), loc="outside upper right", frameon=False,
+            ncols=len(models), fontsize=9,
+        )  # fmt: skip
+    return figure
+
+
+def time_to_reach(seconds: Mapping[str, np.ndarray], network: float) -> Figure:
+    """The share of images whose search has succeeded, by time: a line for each optimiser."""
+    figure = Figure(figsize=(HALF, 3.0), layout="constrained")
+    axes = figure.subplots()
+    most = max((s[np.isfinite(s)].max(initial=1.0) for s in seconds.values()), default=1.0)
+    for (label, times), colour in zip(seconds.items(), ERROR_COLOURS, strict=False):
+        ends = np.sort(times[np.isfinite(times)])
+        share = 100 * np.arange(1, len(ends) + 1) / len(times)
+        at, high = np.append(ends, most), np.append(share, share[-1] if len(share) else 0)
+        axes.step(at, high, where="post", color=colour, linewidth=1.8, label=label)
+    axes.axvline(network, color=INK, linestyle="--", linewidth=1.2)
+    axes.set(xscale="log", ylim=(0, 102))
+    _frame(axes, "% of images", "seconds for an image")
+    axes.legend(frameon=False, fontsize=8.5)
+    return figure
+
+
+def setup(outside: np.ndarray, seen: np.ndarray) -> Figure:
+    """A scene from outside, and what its camera sees of it."""
+    figure = Figure(figsize=(WIDE * 0.72, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2.2, 1))
+    for axes, image in ((left, outside), (right, seen)):
+        _show(axes, image)
     return figure
 
 
@@ -274,6 +354,18 @@ def overlay(image: np.ndarray, scene: "Scene", scale: int | None = None) -> np.n
         x0, y0, x1, y1 = np.clip(np.round(np.array(thing.window) * scale), 0, far).tolist()
         ImageDraw.Draw(picture).rectangle((x0, y0, x1, y1), outline=_colour(step), width=2)
     return np.array(picture)
+
+
+def beside(image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """An image and, to its right, a drawing brought to its height: RGB, 8 bits."""
+    left = np.round(255 * _rgb(image)).astype(np.uint8)
+    right = Image.fromarray(np.round(255 * _rgb(drawn).clip(0, 1)).astype(np.uint8))
+    height = max(left.shape[0], right.height)
+    pair = [
+        picture.resize((round(picture.width * height / picture.height), height))
+        for picture in (Image.fromarray(left), right)
+    ]
+    return np.concatenate([np.asarray(picture) for picture in pair], axis=1)
 
 
 def png(figure: Figure) -> bytes:

@@ -31,7 +31,7 @@ def fit(
         (default: objects of 0.3 of the image's shorter side).
     settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
     """
-    pixels = _as_uint8(images)
+    pixels = as_uint8(images)
     if object_size is not None and not 0 < object_size <= min(pixels.shape[1:3]):
         raise AirsceneError(f"object_size must be a size in pixels within the image: {object_size}")
     _, height, width, channels = pixels.shape
@@ -72,7 +72,7 @@ def _configure(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     return from_dict(TrainConfig, values)
 
 
-def _as_uint8(images: Any) -> np.ndarray:
+def as_uint8(images: Any) -> np.ndarray:
     """A batch of images as (batch, height, width, channels) uint8."""
     array = as_array(images)
     if array.dtype == object or array.ndim not in (3, 4):

@@ -59,7 +59,7 @@ class Predictor:
         array (batch, height, width) or (batch, height, width, channels). An array of three axes,
         the last of length 4 or less, is one image.
         """
-        batch, single = _as_list(images)
+        batch, single = as_list(images)
         scenes = self.infer_batch(batch)
         return scenes[0] if single else scenes
 
@@ -139,7 +139,7 @@ class Frame:
     """Model pixels of black to the left of and above the image."""
 
     @staticmethod
-    def of(image: np.ndarray, config: ModelConfig) -> "Frame":
+    def of(image: np.ndarray, config: Any) -> "Frame":
         """Resize an image to the model's size, keeping its aspect; black fills the rest."""
         image = as_float_image(image)
         height, width = image.shape[:2]
@@ -187,16 +187,22 @@ class Frame:
         return (x - left) / self.scale[0], (y - top) / self.scale[1]
 
 
-def load(
-    source: str | Path, max_objects: int | None = None, canvas: int | None = None
-) -> Predictor:
+def load(source: str | Path, max_objects: int | None = None, canvas: int | None = None) -> Any:
     """A trained model: a bundled one's name, a run folder, or a weights file.
+
+    A `Predictor`, or an `InversePredictor` for models that invert a renderer.
 
     max_objects: look for more (or fewer) objects than in training.
     canvas: work on a square of so many pixels, at the scale of training: for larger images with
         objects of the same size. Only the difference core can do that.
     """
     air, note = checkpoint.load_model(resolve(source))
+    if not isinstance(air, AIR):
+        if max_objects is not None or canvas is not None:
+            raise AirsceneError(f"{source} inverts a renderer, whose objects and size are fixed")
+        from airscene.inverse.inference import InversePredictor
+
+        return InversePredictor(air, note)
     if canvas is not None:
         air = _on_canvas(air, canvas)
     if max_objects is not None:
@@ -246,7 +252,7 @@ def bundled() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
 
-def _as_list(images: Any) -> tuple[list[np.ndarray], bool]:
+def as_list(images: Any) -> tuple[list[np.ndarray], bool]:
     """The images one by one, and whether there was just one, not a batch."""
     if isinstance(images, Sequence) and not isinstance(images, str | bytes):
         batch, single = [as_array(image) for image in images], False

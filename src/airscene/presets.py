@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.errors import AirsceneError
+from airscene.inverse.config import InverseConfig
 
 
 @dataclass(frozen=True)
@@ -11,7 +12,7 @@ class Preset:
     """A training run with a name."""
 
     description: str
-    config: TrainConfig
+    config: TrainConfig | InverseConfig
 
 
 DIFFERENCE = ModelConfig(core="difference", patch=5)
@@ -74,10 +75,14 @@ PRESETS = {
             data=DataConfig(dataset="sprites"),
         ),
     ),
+    "objects": Preset(
+        "a cube, a sphere, a cylinder or nothing on a table, through a 3D renderer (section 3.2)",
+        InverseConfig(),
+    ),
 }
 
 
-def preset(name: str) -> TrainConfig:
+def preset(name: str) -> TrainConfig | InverseConfig:
     """The configuration with this name."""
     if name not in PRESETS:
         raise AirsceneError(f"no preset {name!r}; there are {', '.join(PRESETS)}")

@@ -1,6 +1,7 @@
 """The live table of a training run: a line for every look at held-out scenes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
@@ -12,8 +13,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from airscene.config import TrainConfig
-from airscene.runs import Row, Run, train_run
+from airscene.inverse.config import InverseConfig
+from airscene.runs import Run, train_run
+from airscene.tasks import Config, Row
 
 SETTLED = 500
 """Before so many steps, every run looks like a failure."""
@@ -41,35 +43,60 @@ def train_with_table(run: Run, resume: bool, checkpoint_seconds: float, console:
         return train_run(run, resume, checkpoint_seconds, table.add, on_step)
 
 
+@dataclass(frozen=True)
+class Column:
+    """A field of `Row` as a column: all seeds' spread, or their median."""
+
+    field: str
+    head: str
+    digits: int
+    unit: str = ""
+    spread: bool = False
+
+    def width(self, several: bool) -> int:
+        """Characters; a spread of several seeds needs more."""
+        return (23 if not self.unit else 21) if self.spread and several else max(8, len(self.head))
+
+
+def _columns(config: Config) -> list[Column]:
+    """What is worth following."""
+    elbo = Column("elbo", "ELBO", 1, spread=True)
+    if isinstance(config, InverseConfig):
+        return [
+            Column("elbo", "ELBO", 1),
+            Column("count_accuracy", "presence", 2, "%"),
+            Column("identity_accuracy", "kinds", 1, "%"),
+            Column("position_cm", "cm off", 2),
+            Column("rotation_deg", "deg off", 1),
+        ]
+    if not config.model.counts_objects:
+        return [elbo]
+    watched = ",".join(map(str, config.data.watch_counts))
+    counts = Column("count_accuracy", "counts right", 2, "%", spread=True)
+    more = [Column("watched_count_accuracy", f"{watched} right", 2, "%")] if watched else []
+    return [elbo, counts, *more]
+
+
 class Table:
     """Prints a line for each row, and each warning once."""
 
-    def __init__(self, config: TrainConfig, console: Console):
+    def __init__(self, config: Config, console: Console):
         self.config, self.console = config, console
         self.step, self.seconds = 0, 0.0
         self.warned: set[str] = set()
-        watched = ",".join(map(str, config.data.watch_counts))
-        heads = ["ELBO", "counts right", *([f"{watched} right"] if watched else [])]
-        heads = heads if config.model.counts_objects else heads[:1]
-        several = config.seeds > 1
-        self.widths = [23, 21, 8] if several else [9, 14, 12]
-        self._line("step", heads, "steps/s  left")
-        if several:
-            self._line(
-                "", ["lowest  median highest", "lowest median highest", "median"][: len(heads)], ""
-            )
+        self.columns, self.several = _columns(config), config.seeds > 1
+        self._line("step", [c.head for c in self.columns], "steps/s  left")
+        if self.several:
+            three = ["lowest  median highest", "lowest median highest"]
+            below = [three[bool(c.unit)] if c.spread else "median" for c in self.columns]
+            self._line("", below, "")
 
     def add(self, row: Row) -> None:
         """The line of one look."""
         config = self.config
         rate = (row.step - self.step) / max(row.seconds - self.seconds, 1e-9)
         self.step, self.seconds = row.step, row.seconds
-        cells = [_spread(row.elbo, 1)]
-        if config.model.counts_objects:
-            cells.append(_spread(row.count_accuracy, 2, "%"))
-        if config.model.counts_objects and row.watched_count_accuracy:
-            watched = np.array(row.watched_count_accuracy, float)
-            cells.append(_spread([float(np.median(watched))], 2, "%"))
+        cells = [self._cell(column, getattr(row, column.field)) for column in self.columns]
         left = int((config.steps - row.step) / rate)
         self._line(f"{row.step:,}", cells, f"{rate:7.1f}  {left // 60}:{left % 60:02d}")
         settled = row.step * 2 >= config.steps and row.step >= SETTLED
@@ -79,8 +106,15 @@ class Table:
                 self.warned.add(text)
                 self.console.print(text, style="yellow", highlight=False)
 
+    def _cell(self, column: Column, values: Sequence[float | None]) -> str:
+        if not column.spread:
+            finite = [v for v in np.array(values, float) if np.isfinite(v)]
+            values = [float(np.median(finite)) if finite else None]
+        return _spread(values, column.digits, column.unit)
+
     def _line(self, first: str, cells: Sequence[str], last: str) -> None:
-        middle = "  ".join(f"{c:>{w}}" for c, w in zip(cells, self.widths, strict=False))
+        pairs = zip(cells, self.columns, strict=True)
+        middle = "  ".join(f"{cell:>{column.width(self.several)}}" for cell, column in pairs)
         self.console.print(f"{first:>7}  {middle}  {last}".rstrip(), highlight=False)
 
 

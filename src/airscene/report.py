@@ -43,10 +43,23 @@ MEASURES = {
     "elbo_kl_what": Measure("KL of what", "KL what", ",.1f", "nats"),
     "elbo_kl_count": Measure("KL of the count", "KL count", ",.1f", "nats"),
     "iw_bound": Measure("Importance-weighted bound", "IW bound", ",.1f", "nats per image"),
+    "presence_accuracy": Measure("Presence", "presence", "%", "how many things are there"),
+    "identity_accuracy": Measure("Kinds", "kinds", "%", "of the things that are there"),
+    "position_cm_median": Measure("Position", "cm", ".2f", "median error in cm"),
+    "position_cm_90": Measure("Position, 90% quantile", "cm, 90%", ".2f", "cm"),
+    "rotation_deg_median": Measure("Cube's angle", "deg", ".1f", "median error in degrees mod 90"),
+    "rotation_deg_90_cube": Measure("Cube's angle, 90% quantile", "deg, 90%", ".1f", "degrees"),
+    "rotation_deg_median_cylinder": Measure("Cylinder's angle", "cyl. deg", ".1f", "degrees"),
+    "log_likelihood_32": Measure("Image log-likelihood", "log-lik. 32", ",.1f", "32x32, nats"),
+    "log_likelihood_128": Measure("Image log-likelihood", "log-lik. 128", ",.0f", "128x128, nats"),
     "mean_steps": Measure("Mean steps", "steps", ".2f", "inference steps per image"),
     "scenes": Measure("Held-out scenes", "", ",.0f"),
 }
-HEADLINE = ("count_accuracy", "box_recall", "box_precision", "elbo", "mean_steps")
+HEADLINE = (
+    *("count_accuracy", "box_recall", "box_precision"),
+    *("presence_accuracy", "identity_accuracy", "position_cm_median", "rotation_deg_median"),
+    *("elbo", "mean_steps"),
+)
 
 STYLE = """
 :root{color-scheme:light dark;--page:#f7f7f5;--card:#fff;--ink:#1d2126;--soft:#646c76;
@@ -104,6 +117,13 @@ SEED_MEASURES = (
     "box_recall",
     "box_precision",
     "centre_error",
+    "presence_accuracy",
+    "identity_accuracy",
+    "position_cm_median",
+    "rotation_deg_median",
+    "rotation_deg_90_cube",
+    "rotation_deg_median_cylinder",
+    "log_likelihood_32",
     "elbo",
     "iw_bound",
     "mean_steps",

@@ -16,12 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 import airscene
@@ -33,9 +32,9 @@ from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
 from airscene.evaluation import Evaluation, evaluate
 from airscene.inference import Predictor, load, resolve
+from airscene.inverse.config import InverseConfig
 from airscene.presets import PRESETS
-
-LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
+from airscene.tasks import Config, Row, make_task
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Run:
 
     path: Path
     preset: str
-    config: TrainConfig
+    config: Config
 
     @property
     def checkpoint(self) -> Path:
@@ -69,9 +68,15 @@ class Run:
         }
         checkpoint.write_text(self.path / "config.json", json.dumps(written, indent=2) + "\n")
 
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done: the model is what a run writes last."""
+        done = self.model.is_file() and checkpoint.load_note(self.model)["step"]
+        return bool(done >= self.config.steps)
+
     @staticmethod
-    def open(path: Path) -> "Run":
-        """A run folder that is there."""
+    def open(path: Path, expected: Config | None = None) -> "Run":
+        """A run folder that is there, with the settings that are expected of it, if any are."""
         try:
             written = json.loads((path / "config.json").read_text())
             preset, values = written["preset"], written["config"]
@@ -79,12 +84,15 @@ class Run:
             raise AirsceneError(f"{path} is not a run folder: it has no config.json") from None
         except (ValueError, KeyError, TypeError):
             raise AirsceneError(f"{path / 'config.json'} is damaged") from None
-        return Run(path, preset, config_.from_dict(TrainConfig, values))
+        kind = InverseConfig if "world" in values else TrainConfig
+        run = Run(path, preset, config_.from_dict(kind, values))
+        if expected is not None and run.config != expected:
+            raise AirsceneError(f"{path} was trained with other settings; use another --out")
+        return run
 
-    def state(self) -> training.TrainState:
+    def state(self) -> Any:
         """The training state of the last checkpoint."""
-        skeleton = jax.eval_shape(lambda: training.start(self.config))
-        return checkpoint.load_state(self.checkpoint, skeleton)
+        return checkpoint.load_state(self.checkpoint, make_task(self.config).skeleton())
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut off is left out."""
@@ -97,22 +105,6 @@ class Run:
         return rows
 
 
-@dataclass(frozen=True)
-class Row:
-    """One look at the held-out scenes, for the live table and metrics.jsonl.
-
-    Lists have a value per seed: None, in the file, for what is not finite or not there.
-    """
-
-    step: int
-    elbo: list[float | None]
-    count_accuracy: list[float | None]
-    seconds: float
-    warnings: list[str | None]
-    watched_elbo: list[float | None] = field(default_factory=list)
-    watched_count_accuracy: list[float | None] = field(default_factory=list)
-
-
 def train_run(
     run: Run,
     resume: bool,
@@ -121,10 +113,7 @@ def train_run(
     on_step: Callable[[int], None],
 ) -> bool:
     """Train into a run folder until it is done; False if it was interrupted, and can go on."""
-    config = run.config
-    images = make_scenes(config.data, config.model, held_out=False).images
-    held_out = make_scenes(config.data, config.model, held_out=True, scenes=LOOK_SCENES)
-    watched = _watched(config)
+    config, task = run.config, make_task(run.config)
     state = None
     if not (run.path / "config.json").is_file():
         run.write()
@@ -138,12 +127,11 @@ def train_run(
     started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
     written = time.monotonic()
     with _stop_requests() as stopped:
-        others = None if watched is None else watched.images
-        for progress in training.train(config, images, held_out.images, state, others):
+        for progress in task.train(state):
             on_step(progress.step)
             done = progress.step == config.steps
             if progress.look is not None:
-                row = _row(progress, held_out, watched, time.monotonic() - started)
+                row = task.row(progress, time.monotonic() - started)
                 _append(run, row)
                 on_row(row)
                 if not np.isfinite(np.array(row.elbo, float)).any():
@@ -158,49 +146,10 @@ def train_run(
     return True
 
 
-def _watched(config: TrainConfig) -> Scenes | None:
-    """Held-out scenes with other counts than those of training, if they are to be followed."""
-    counts = config.data.watch_counts
-    if not counts:
-        return None
-    return make_scenes(config.data, config.model, held_out=True, scenes=LOOK_SCENES, counts=counts)
-
-
-def _row(
-    progress: training.Progress, held_out: Scenes, watched: Scenes | None, seconds: float
-) -> Row:
-    seen, model = progress.look, progress.state.model.config
-    assert seen is not None
-    row = Row(
-        step=progress.step,
-        elbo=_rounded(seen.elbo, 3),
-        count_accuracy=_right(model, seen, held_out),
-        seconds=round(seconds, 2),
-        warnings=training.symptoms(seen, model.counts_objects),
-    )
-    if progress.watched is None or watched is None:
-        return row
-    return replace(
-        row,
-        watched_elbo=_rounded(progress.watched.elbo, 3),
-        watched_count_accuracy=_right(model, progress.watched, watched),
-    )
-
-
-def _rounded(values: Any, digits: int) -> list[float | None]:
-    return [round(float(value), digits) for value in values]
-
-
-def _right(model: ModelConfig, seen: training.Look, scenes: Scenes) -> list[float | None]:
-    """The share of counts that are right, for each seed; NaN where nothing is counted."""
-    right = np.asarray(seen.count) == scenes.counts
-    return _rounded(right.mean(axis=1), 5) if model.counts_objects else [math.nan] * len(right)
-
-
 def _append(run: Run, row: Row) -> None:
     try:
         with (run.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(_finite(asdict(row))) + "\n")
+            file.write(json.dumps(checkpoint.finite(asdict(row))) + "\n")
     except OSError as error:
         raise AirsceneError(f"cannot write into {run.path}: {error.strerror}") from None
 
@@ -211,12 +160,12 @@ def _truncate(run: Run, step: int) -> None:
     checkpoint.write_text(run.path / "metrics.jsonl", "".join(kept))
 
 
-def _save(run: Run, state: training.TrainState) -> None:
+def _save(run: Run, state: Any) -> None:
     checkpoint.save_state(run.checkpoint, state)
     _save_model(run, state)
 
 
-def _save_model(run: Run, state: training.TrainState) -> None:
+def _save_model(run: Run, state: Any) -> None:
     """Serve the seed with the best held-out ELBO so far."""
     rows = run.metrics()
     if not rows:
@@ -225,7 +174,7 @@ def _save_model(run: Run, state: training.TrainState) -> None:
     note = {
         "command": f"airscene train {run.preset}",
         "settings": _changed(run),
-        "data": asdict(run.config.data),
+        **({"data": asdict(run.config.data)} if isinstance(run.config, TrainConfig) else {}),
         "seed": run.config.seed + best,
         "step": int(state.step[0]),
         "held_out_elbo": rows[-1]["elbo"][best],
@@ -298,7 +247,7 @@ def evaluate_all(
     result = dict(evaluation.result)
     if run is not None and run.checkpoint.is_file():
         result.update(_all_seeds(run, served, evaluation, scenes))
-    return evaluation, _finite(result)
+    return evaluation, checkpoint.finite(result)
 
 
 def run_of(source: str | Path) -> Run | None:
@@ -331,6 +280,10 @@ def _all_seeds(
 
 def report_run(run: Run) -> Path:
     """Write report.html and its figures; the evaluation too, so that both are of one model."""
+    if isinstance(run.config, InverseConfig):
+        from airscene.inverse import results
+
+        return results.report_run(run)
     predictor = load(run.path)
     scenes = eval_scenes(predictor)
     evaluation, result = evaluate_all(predictor, run, scenes)
@@ -378,8 +331,9 @@ def _figures(
     run: Run, predictor: Predictor, scenes: Scenes, evaluation: Evaluation
 ) -> dict[str, tuple[str, Any]]:
     """The report's pictures with their captions, in the order of the page."""
+    data = run.config.data  # type: ignore[union-attr]
     shown = as_float(scenes.images[:20]).squeeze(-1 if predictor.config.channels == 1 else ())
-    most = min(max(run.config.data.counts), predictor.config.max_objects)
+    most = min(max(data.counts), predictor.config.max_objects)
     samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]
     height, width = predictor.config.height, predictor.config.width
     centres = (evaluation.found.pose[..., 1:] + 1) / 2 * np.array([width, height])
@@ -395,7 +349,7 @@ def _figures(
         ),
         "curves": (
             "ELBO and count accuracy on held-out scenes over training, one line per seed.",
-            figures.curves(run.metrics(), run.config.data.watch_counts),
+            figures.curves(run.metrics(), data.watch_counts),
         ),
         "confusion": (
             "True count against inferred count.",
@@ -418,12 +372,3 @@ def _figures(
         "samples": "Images drawn from the generative model.",
     }
     return {name: (caption, pictures[name][1]) for name, caption in captions.items()}
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinities as null, since JSON has neither."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

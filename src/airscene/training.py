@@ -40,8 +40,8 @@ class TrainState(eqx.Module):
     step: Int[Array, "*seeds"]
 
 
-def make_optimiser(config: TrainConfig) -> optax.GradientTransformation:
-    """Adam with warm-up and a cosine for the model; a rate of its own for nvil's baseline."""
+def adam(config: Any) -> optax.GradientTransformation:
+    """Adam with warm-up and a cosine to a tenth of its rate, gradients clipped if so configured."""
     warmup = min(config.warmup, config.steps // 2)
     schedule = optax.warmup_cosine_decay_schedule(
         0.0 if warmup else config.learning_rate,
@@ -50,11 +50,14 @@ def make_optimiser(config: TrainConfig) -> optax.GradientTransformation:
         max(config.steps, warmup + 1),
         config.learning_rate / 10,
     )
-    model = optax.adam(schedule)
-    if config.clip_gradient:
-        model = optax.chain(optax.clip_by_global_norm(config.clip_gradient), model)
+    clip = optax.clip_by_global_norm(config.clip_gradient)
+    return optax.chain(clip, optax.adam(schedule)) if config.clip_gradient else optax.adam(schedule)
+
+
+def make_optimiser(config: TrainConfig) -> optax.GradientTransformation:
+    """One for the model; one with a rate of its own for nvil's baseline."""
     return optax.partition(
-        {"model": model, "estimator": optax.adam(config.baseline_learning_rate)},
+        {"model": adam(config), "estimator": optax.adam(config.baseline_learning_rate)},
         ("model", "estimator"),
     )
 

@@ -24,4 +24,8 @@ EXPERIMENTS = {
         "Counting past what was seen: AIR, DAIR and DRAW (figure 4, appendices D and F)",
         "generalisation",
     ),
+    "objects": Experiment(
+        "Inverting a 3D renderer: single objects, against two baselines (figure 6, appendix I)",
+        "objects",
+    ),
 }

@@ -7,7 +7,6 @@ tables (CSV), figures (PNG) and one page are written.
 """
 
 import csv
-import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +21,15 @@ from airscene import checkpoint, figures, report
 from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
-from airscene.errors import AirsceneError
 from airscene.evaluation import count_figures
 from airscene.experiments import variance
+from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inference import load
 from airscene.model import AIR
 from airscene.presets import DIFFERENCE, DRAW
 from airscene.progress import train_with_table
-from airscene.runs import LOOK_SCENES, Run
+from airscene.runs import Run
+from airscene.tasks import LOOK_SCENES
 from airscene.training import look
 
 LABELS = {
@@ -43,8 +43,6 @@ TASKS = {"extrapolation": ((0, 1, 2), 3), "interpolation": ((0, 1, 3), 2)}
 """Counts to train on, and the count to test."""
 PAPER = {"draw": (-637, -406), "air": (-620, -316), "dair": (-611, -424)}
 """Free energy in the paper, on up to 2 digits and on 3."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,10 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
         if not train(out, name, config, console):
             return None
     with console.status("measuring"):
-        tables = measure({name: _opened(out, name, todo[name]) for name in todo}, size)
+        tables = measure({name: Run.open(out / name) for name in todo}, size)
     tables["variance"] = _variance(out / "variance.csv", quick, console)
     for name, rows in tables.items():
-        checkpoint.write_text(out / f"{name}.csv", _csv(rows))
+        checkpoint.write_text(out / f"{name}.csv", csv_text(rows))
     with console.status("drawing"):
         return write_page(out, size, tables, quick)
 
@@ -146,21 +144,13 @@ def _small(config: TrainConfig) -> TrainConfig:
 
 def train(out: Path, name: str, config: TrainConfig, console: Console) -> bool:
     """Train one model, or go on with it; False if it was stopped."""
+    run = Run(out / name, "mnist", config)
     if (out / name / "config.json").is_file():
-        run = _opened(out, name, config)
-        if run.model.is_file() and checkpoint.load_note(run.model)["step"] >= config.steps:
+        run = Run.open(out / name, expected=config)
+        if run.finished:
             console.print("is trained already")
-            return True  # the model is what a run writes last
-    return train_with_table(
-        Run(out / name, "mnist", config), resume=True, checkpoint_seconds=30, console=console
-    )
-
-
-def _opened(out: Path, name: str, config: TrainConfig) -> Run:
-    run = Run.open(out / name)
-    if run.config != config:
-        raise AirsceneError(f"{out / name} was trained with other settings; use another --out")
-    return run
+            return True
+    return train_with_table(run, resume=True, checkpoint_seconds=30, console=console)
 
 
 # --- Measuring -------------------------------------------------------------------------------
@@ -249,14 +239,6 @@ def _variance(path: Path, quick: bool, console: Console) -> list[Row]:
         return variance.run(quick)
 
 
-def _csv(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 # --- The page --------------------------------------------------------------------------------
 
 
@@ -328,16 +310,6 @@ def _crowd(out: Path, size: Size) -> Any:
     return figures.side_by_side(images, {"DAIR": model.infer_batch(images)})
 
 
-def _spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean, lowest and highest; and how many seeds have none, since they diverged."""
-    finite = [value for value in values if np.isfinite(value)]
-    if not finite:
-        return "diverged"
-    mean, low, high = np.mean(finite), min(finite), max(finite)
-    lost = f", {len(values) - len(finite)} diverged" if len(finite) < len(values) else ""
-    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{lost})"
-
-
 def _free_energy_table(rows: Sequence[Row]) -> list[list[str]]:
     head = ["model", "p(n)", "up to 2 digits", "only 3 digits", "the paper's"]
     lines = [head]
@@ -345,7 +317,7 @@ def _free_energy_table(rows: Sequence[Row]) -> list[list[str]]:
         for prior in ("training", "uniform"):
             mine = [r for r in rows if r["model"] == model and r["p(n)"] == prior]
             if mine:
-                cells = [_spread([r[k] for r in mine], 0) for k in ("up_to_2", "only_3")]
+                cells = [spread([r[k] for r in mine], 0) for k in ("up_to_2", "only_3")]
                 paper = " / ".join(map(str, PAPER[model])) if model in PAPER else ""
                 lines.append([label, prior, *cells, paper])
     return lines
@@ -357,7 +329,7 @@ def _counts_table(rows: Sequence[Row]) -> list[list[str]]:
     for task, model in dict.fromkeys((row["task"], row["model"]) for row in rows):
         mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
         cells = [
-            _spread([100 * row["count_accuracy"] for row in mine if row["objects"] == n])
+            spread([100 * row["count_accuracy"] for row in mine if row["objects"] == n])
             for n in counts
         ]
         lines.append([f"{LABELS[model]}, {task}", *cells])

@@ -1,0 +1,342 @@
+"""Inverting a 3D renderer: single objects on a table (figure 6 a to d, figure 14, appendix I).
+
+Trains AIR (exact in what is discrete, and with the score function) and the supervised baseline, all
+seeds of each, measures them on held-out scenes, optimises some of these directly, and writes tables
+(CSV), figures (PNG) and one page.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from airscene import checkpoint, figures, report
+from airscene.experiments.tables import Row, csv_text, spread
+from airscene.inverse import evaluation, optimise, results
+from airscene.inverse.config import InverseConfig, NetworkConfig
+from airscene.inverse.illustration import illustrate
+from airscene.inverse.inference import InversePredictor
+from airscene.inverse.model import InverseNetwork
+from airscene.inverse.objective import Likelihood
+from airscene.inverse.problem import WORLDS, Problem, make_problem
+from airscene.inverse.training import Pictures, make_pictures, render_all
+from airscene.progress import train_with_table
+from airscene.renderers import Renderer, Slots, box_average, make_renderer
+from airscene.renderers.differences import differentiable
+from airscene.renderers.world import RENDER_SIZE
+from airscene.runs import Run, best_seed
+
+LABELS = {"air": "AIR", "score": "AIR, score function", "supervised": "supervised"}
+MEASURES = {
+    "presence_accuracy": ("presence, %", 100, 2),
+    "identity_accuracy": ("kind, %", 100, 2),
+    "position_cm_median": ("median cm off", 1, 2),
+    "position_cm_90": ("90%", 1, 2),
+    "rotation_deg_median_cube": ("cube, median degrees off mod 90", 1, 1),
+    "rotation_deg_90_cube": ("90%", 1, 1),
+    "rotation_deg_median_cylinder": ("cylinder, median degrees off", 1, 1),
+    "log_likelihood_32": ("log-likelihood, 32x32", 1, 0),
+    "log_likelihood_128": ("128x128", 1, 0),
+}
+FAR_CM = 5.0
+"""An optimum further off than this is another one."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large all of it is."""
+
+    test_scenes: int = 2_000
+    optimised: int = 60
+    """Held-out images that are optimised directly."""
+    restarts: int = 4
+    steps: int = 80
+    """Gradient steps of each start."""
+
+
+FULL = Size()
+QUICK = Size(test_scenes=60, optimised=4, restarts=1, steps=4)
+
+
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
+    """Train what is not yet trained, measure everything, write the page; None if stopped."""
+    size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
+    for i, (name, config) in enumerate(todo.items(), start=1):
+        console.print(f"{i} of {len(todo)}: {LABELS[name]}", style="bold", highlight=False)
+        if not train(out, name, config, console):
+            return None
+    models = {name: Run.open(out / name).state().model for name in todo}
+    served = best_seed(Run.open(out / "air").metrics()[-1])
+    return measure(out, models, served, size, quick, console)
+
+
+def jobs(seeds: int, quick: bool = False) -> dict[str, InverseConfig]:
+    """Every model to train, by the name of its run folder."""
+    air = InverseConfig(seeds=seeds)
+    made = {
+        "air": air,
+        "score": replace(air, objective="score", batch=64),  # as many renders
+        "supervised": replace(air, objective="supervised"),
+    }
+    if not quick:
+        return made
+    small = NetworkConfig(hidden=32)
+    return {
+        name: replace(c, steps=20, eval_every=10, batch=4, scenes=100, model=small)
+        for name, c in made.items()
+    }
+
+
+def train(out: Path, name: str, config: InverseConfig, console: Console) -> bool:
+    """Train one model, or go on with it; False if it was stopped."""
+    run = Run(out / name, "objects", config)
+    if (out / name / "config.json").is_file():
+        run = Run.open(out / name, expected=config)
+        if run.finished:
+            console.print("is trained already")
+            return True
+    return train_with_table(run, resume=True, checkpoint_seconds=30, console=console)
+
+
+# --- Measuring -------------------------------------------------------------------------------
+
+
+def measure(
+    out: Path,
+    models: dict[str, InverseNetwork],
+    served: int,
+    size: Size,
+    quick: bool,
+    console: Console,
+) -> Path:
+    """The tables and the page, from the models of all seeds; `served` is AIR's best seed."""
+    problem = make_problem("objects")
+    world = WORLDS["objects"]
+    renderer = make_renderer("auto", world, RENDER_SIZE)
+    small = make_renderer("auto", world, 32)
+    try:
+        with console.status("rendering held-out scenes"):
+            pictures = make_pictures(problem, renderer, size.test_scenes, ("test", 0))
+        with console.status("measuring all seeds"):
+            accuracy = _accuracy(models, pictures, renderer)
+        with console.status("optimising images directly"):
+            network = jax.tree.map(lambda a: a[served], models["air"])
+            direct = Direct(problem, network, small, pictures, size)
+        supervised = jax.tree.map(lambda a: a[0], models["supervised"])
+        tables = {"accuracy": accuracy, "optimisation": direct.rows, "failures": direct.failures()}
+        for name, rows in tables.items():
+            checkpoint.write_text(out / f"{name}.csv", csv_text(rows))
+        with console.status("drawing"):
+            shown = _pictures(problem, network, supervised, pictures, direct, renderer)
+    finally:
+        renderer.close()
+        small.close()
+    kicker = "airscene reproduce objects" + (" --quick: its figures mean nothing" * quick)
+    sections = {
+        "Held-out scenes: mean of all seeds (lowest to highest)": _accuracy_table(accuracy),
+        "Direct optimisation, image by image": _as_cells(direct.rows),
+        "How direct optimisation ends, in images": _as_cells(tables["failures"]),
+    }
+    page, pngs = report.build_page(
+        "Vision as inverse graphics: single objects", kicker, figures=shown, sections=sections
+    )
+    return report.write(out / "index.html", page, pngs)
+
+
+def _accuracy(
+    models: dict[str, InverseNetwork], pictures: Pictures, renderer: Renderer
+) -> list[Row]:
+    rows = []
+    for name, stack in models.items():
+        for seed in range(jax.tree.leaves(stack)[0].shape[0]):
+            network = jax.tree.map(lambda a, i=seed: a[i], stack)
+            found = results.evaluate(network, pictures, renderer)
+            rows.append({"model": name, "seed": seed, **{k: found[k] for k in MEASURES}})
+    return rows
+
+
+class Direct:
+    """Direct optimisation of some held-out images, and how it compares with the network."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        network: InverseNetwork,
+        renderer: Renderer,
+        pictures: Pictures,
+        size: Size,
+    ):
+        self.problem, self.size = problem, size
+        self.likelihood = Likelihood(network.config.sigma, network.config.blur)
+        self.render = differentiable(renderer, problem.steps, central=True)
+        images = jnp.asarray(pictures.images[: size.optimised], jnp.float32) / 255
+        self.x = box_average(images, 32)
+        self.truth = jax.tree.map(lambda a: a[: size.optimised], pictures.truth)
+        self.guess = results.best_guesses(network, pictures.images[: size.optimised])
+        self.milliseconds = results.milliseconds(InversePredictor(network), pictures)
+        drawn = jax.jit(renderer)(jax.tree.map(jnp.asarray, self.guess))
+        self.target = np.asarray(self.likelihood(self.x, drawn))
+        self.found: dict[str, Slots] = {}
+        self.seconds_to_reach: dict[str, np.ndarray] = {}
+        self.rows = [self._search(name) for name in optimise.SCRATCH]
+        self.rows.append(self._refine())
+
+    def _search(self, name: str) -> Row:
+        """One optimiser from scratch."""
+        s = self.size
+        found = optimise.search(
+            self.render, self.problem, name, s.steps, s.restarts, self.likelihood, self.x
+        )
+        seconds = self._seconds_a_step(name)
+        steps = optimise.reached(found.log_lik, self.target)
+        self.found[name] = found.slots
+        self.seconds_to_reach[name] = np.where(steps < 0, np.inf, (steps + 1) * seconds)
+        return self._row(name, found.slots, found.log_lik[:, -1, -1], steps, seconds)
+
+    def _refine(self) -> Row:
+        """Started from the network's answer."""
+        steps = max(2, self.size.steps // 4)
+        start = jax.tree.map(jnp.asarray, self.guess)
+        best = optimise.ascend(
+            self.render, self.problem, "adam-fine", steps, self.likelihood, self.x, start
+        )
+        self.found["from AIR"] = best.slots
+        log_lik = np.asarray(best.log_lik).T[:, None]  # (images, 1, steps)
+        log_lik = np.maximum.accumulate(log_lik, axis=2)
+        steps_taken = optimise.reached(log_lik, self.target)
+        seconds = self._seconds_a_step("adam-fine", kinds=1)
+        return self._row("from AIR's answer", best.slots, log_lik[:, 0, -1], steps_taken, seconds)
+
+    def _seconds_a_step(self, name: str, kinds: int | None = None) -> float:
+        """Wall-clock time of a gradient step for one image, all its kinds side by side."""
+        kinds, steps = kinds or len(self.problem.kinds), min(20, self.size.steps)
+        start = self.problem.sample(kinds, 0)
+        start = Slots(jnp.ones((kinds, 1)), jnp.arange(kinds)[:, None], jnp.asarray(start.pose))
+        x = jnp.repeat(self.x[:1], kinds, axis=0)
+        call = (self.render, self.problem, name, steps, self.likelihood, x, start)
+        jax.block_until_ready(optimise.ascend(*call).log_lik)
+        begun = time.perf_counter()
+        jax.block_until_ready(optimise.ascend(*call).log_lik)
+        return (time.perf_counter() - begun) / (steps + 1)
+
+    def _row(
+        self, name: str, slots: Slots, log_lik: np.ndarray, steps: np.ndarray, seconds: float
+    ) -> Row:
+        right = evaluation.figures(self.problem, slots, self.truth)
+        hit = steps >= 0
+        median = float(np.median(steps[hit]) + 1) if hit.any() else float("nan")
+        return {
+            "optimiser": name,
+            "never reaches AIR's likelihood, %": round(100 * float(np.mean(~hit)), 1),
+            "steps until it does (median)": median,
+            "seconds a step": round(seconds, 5),
+            "seconds until it does (median)": round(median * seconds, 3),
+            "times slower than AIR": round(median * seconds / (self.milliseconds / 1000)),
+            "nats above AIR (median)": round(float(np.median(log_lik - self.target)), 1),
+            "presence, %": round(100 * right["presence_accuracy"], 1),
+            "kind, %": round(100 * right["identity_accuracy"], 1),
+            "median cm off": round(right["position_cm_median"], 2),
+            "cube, median degrees off": round(right["rotation_deg_median_cube"], 1),
+        }
+
+    def failures(self) -> list[Row]:
+        """How each way of optimising ends."""
+        rows = []
+        for name, slots in {"AIR": self.guess, **self.found}.items():
+            e = {k: v[:, 0] for k, v in evaluation.errors(self.problem, slots, self.truth).items()}
+            there, seen = e["there"], e["seen"]
+            drawn = np.asarray(slots.present)[:, 0] > 0
+            near, turned = e["position_cm"] <= FAR_CM, e["angle_deg"] > 15
+            right = seen & e["right_kind"] & near
+            counts = {
+                "right": int((right & ~turned).sum() + (~there & ~drawn).sum()),
+                "right but turned by more than 15 degrees": int((right & turned).sum()),
+                "wrong kind": int((seen & ~e["right_kind"]).sum()),
+                f"right kind, more than {FAR_CM:g} cm off": int(
+                    (seen & e["right_kind"] & ~near).sum()
+                ),
+                "missed": int((there & ~drawn).sum()),
+                "seen where nothing is": int((~there & drawn).sum()),
+            }
+            rows.append({"method": name, **counts})
+        return rows
+
+
+# --- The page --------------------------------------------------------------------------------
+
+
+def _pictures(
+    problem: Problem,
+    network: InverseNetwork,
+    supervised: InverseNetwork,
+    pictures: Pictures,
+    direct: Direct,
+    renderer: Renderer,
+) -> dict[str, tuple[str, Any]]:
+    there = np.flatnonzero(np.asarray(direct.truth.present)[:, 0] > 0)[:10]
+    images = pictures.images[: direct.size.optimised]
+    scratch = direct.found["adam"]
+    guesses = {
+        "AIR": direct.guess,
+        "supervised": results.best_guesses(supervised, images),
+        "optimised": scratch,
+    }
+    drawn = {
+        label: list(render_all(renderer, jax.tree.map(lambda a: np.asarray(a)[there], g)) / 255)
+        for label, g in guesses.items()
+    }
+    every = {
+        "AIR": results.best_guesses(network, pictures.images),
+        "supervised": results.best_guesses(supervised, pictures.images),
+    }
+    errors = {k: evaluation.errors(problem, v, pictures.truth) for k, v in every.items()}
+    errors["optimised (adam)"] = evaluation.errors(problem, scratch, direct.truth)
+    first = int(there[0]) if there.size else 0
+    return {
+        "figure6": (
+            "Held-out images; what AIR infers, never having seen a label; what the same network "
+            "infers that was trained on the labels; what gradient ascent from one to several "
+            "random starts finds. All rendered again from the inferred parameters.",
+            figures.rows_of_images({"image": list(images[there] / 255), **drawn}),
+        ),
+        "errors": (
+            "The share of held-out things whose error is smaller: positions, and angles modulo "
+            "the symmetry (90 degrees for the cube, 360 for the cylinder).",
+            figures.error_distributions(errors, problem),
+        ),
+        "optimisation": (
+            "The share of images for which direct optimisation has reached the likelihood of "
+            "AIR's answer, by time; the dashed line is the time of AIR's answer.",
+            figures.time_to_reach(direct.seconds_to_reach, direct.milliseconds / 1000),
+        ),
+        "setup": (
+            "The set-up: the camera and its field of view, the true object, and AIR's inference "
+            "in transparent red. Right: what the camera sees.",
+            illustrate(
+                WORLDS["objects"],
+                *(
+                    jax.tree.map(lambda a: np.asarray(a)[first], s)
+                    for s in (direct.truth, direct.guess)
+                ),
+                images[first] / 255,
+            ),
+        ),
+    }
+
+
+def _accuracy_table(rows: list[Row]) -> list[list[str]]:
+    lines = [["model", *(label for label, _, _ in MEASURES.values())]]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        cells = [spread([f * r[k] for r in mine], d) for k, (_, f, d) in MEASURES.items()]
+        lines.append([LABELS[model], *cells])
+    return lines
+
+
+def _as_cells(rows: list[Row]) -> list[list[str]]:
+    return [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]

@@ -1,0 +1,29 @@
+"""Rows of figures as CSV, and as text for people."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Rows as CSV, the names of the columns first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean, lowest and highest; and how many seeds have none, since they diverged."""
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite:
+        return "diverged"
+    mean, low, high = np.mean(finite), min(finite), max(finite)
+    lost = f", {len(values) - len(finite)} diverged" if len(finite) < len(values) else ""
+    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{lost})"

@@ -1,0 +1,112 @@
+"""Settings of inverse graphics."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from airscene.config import require
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The likelihood and the inference network."""
+
+    hidden: int = 512
+    """Units of each layer, and of the recurrent state."""
+    input_size: int = 32
+    """Side in pixels of the image that the network sees."""
+    channels: int = 3
+    """1 for grey, 3 for colour."""
+    likelihood_size: int = 32
+    """Side in pixels at which images are compared: 32, 64 or 128."""
+    sigma: float = 0.05
+    """Standard deviation of a pixel under the likelihood, after blurring."""
+    blur: float = 0.7
+    """Width of the likelihood's blur (a Gaussian's sd), in pixels of a 32-pixel image."""
+
+    @property
+    def height(self) -> int:
+        """Of the image that the network sees."""
+        return self.input_size
+
+    @property
+    def width(self) -> int:
+        """Of the image that the network sees."""
+        return self.input_size
+
+    def __post_init__(self) -> None:
+        for name in ("sigma", "blur"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value > 0, f"{name} must be positive, not {value}")
+        for name in ("hidden", "input_size", "likelihood_size"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+        ok = self.likelihood_size % self.input_size == 0
+        require(ok, f"likelihood-size must be a multiple of input-size, not {self.likelihood_size}")
+
+
+@dataclass(frozen=True)
+class InverseConfig:
+    """A whole training run."""
+
+    world: str = "objects"
+    """What stands on the table."""
+    steps: int = 10_000
+    """Optimiser steps."""
+    seeds: int = 1
+    """How many seeds to train at once. The one with the best held-out ELBO is served."""
+    seed: int = 0
+    """The first seed; the others follow it."""
+    batch: int = 128
+    """Images per step (and per seed)."""
+    learning_rate: float = 5e-4
+    """Adam's peak learning rate: linear warm-up, then a cosine to a tenth of it."""
+    warmup: int = 500
+    """Steps of linear warm-up."""
+    clip_gradient: float = 0.0
+    """Scale gradients down to this norm (0: do not)."""
+    eval_every: int = 1_000
+    """Steps between looks at the held-out scenes."""
+
+    objective: Literal["enumerate", "score", "supervised"] = "enumerate"
+    """Presence and kind: summed out (one slot only), sampled with the score function and a
+    leave-one-out baseline, or all of the scene learned from its true parameters (a baseline)."""
+    samples: int = 2
+    """score: samples of each image."""
+    renderer: Literal["auto", "opengl", "warp"] = "auto"
+    """MuJoCo's OpenGL in processes, or MuJoCo Warp in the program; auto: Warp on a GPU."""
+    rays: int = 0
+    """warp: rays a pixel along each axis (0: as many as make up 128 pixels)."""
+    central: bool = True
+    """Central finite differences. Forward ones (the paper's) cost half as many renders, but push
+    every parameter upwards: angles drift away (see docs/objects.md)."""
+    sigma_start: float = 0.2
+    """The likelihood's sigma at the first step: wide, so that nothing is decided early."""
+    blur_start: float = 4.0
+    """The likelihood's blur at the first step: wide, so that things attract one another."""
+    bonus: float = 10.0
+    """Nats that a thing is worth at the first step: else nothing is drawn where poses are poor."""
+    anneal: int = 4_000
+    """Steps over which sigma and blur narrow, geometrically, to what they are in the model, and
+    the bonus falls to nothing."""
+    scenes: int = 20_000
+    """Scenes to train on."""
+    data_seed: int = 0
+    """Seed of the scenes."""
+
+    model: NetworkConfig = field(default_factory=NetworkConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "seeds", "batch", "eval_every", "scenes"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+        for name in ("learning_rate", "sigma_start", "blur_start"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value > 0
+            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+        for name in ("seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
+        require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
+        ok = self.objective != "score" or self.samples >= 2
+        require(ok, f"score needs samples of at least 2, not {self.samples}")

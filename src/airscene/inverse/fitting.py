@@ -1,0 +1,95 @@
+"""`invert`: learn to invert a renderer of one's own."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from airscene import training
+from airscene.config import from_dict
+from airscene.errors import AirsceneError
+from airscene.fitting import as_uint8
+from airscene.inverse.config import InverseConfig
+from airscene.inverse.inference import InversePredictor
+from airscene.inverse.problem import Parameter, Problem
+from airscene.inverse.training import InverseTrainer, Pictures, make_pictures
+from airscene.renderers import Renderer
+from airscene.renderers.function import Function
+
+
+def invert(
+    draw: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | Renderer,
+    parameters: Sequence[Parameter],
+    *,
+    images: Any = None,
+    kinds: Sequence[str] = ("thing",),
+    slots: int = 1,
+    presence: float = 1.0,
+    name: str = "yours",
+    progress: bool = True,
+    **settings: Any,
+) -> InversePredictor:
+    """Train a network to say what a renderer would draw to get an image. No labels, no gradients.
+
+    draw: `draw(present, kind, pose)` returns a square image, (side, side) or (side, side, 3), uint8
+        or float in [0, 1]; its arguments are NumPy arrays (slots,), (slots,), (slots, parameters).
+        Or a `Renderer`. The side must be a multiple of 32.
+    parameters: what a pose consists of.
+    images: to train on, (batch, side, side) or (batch, side, side, 3); default: random scenes.
+    kinds, slots, presence: how many things there can be, of what kinds, and how probable one is.
+    settings: any field of `InverseConfig` or `NetworkConfig`, e.g. `steps=3_000`.
+    """
+    problem = Problem(name, tuple(kinds), tuple(parameters), slots, presence)
+    renderer = draw if isinstance(draw, Renderer) else _as_renderer(draw, problem)
+    objective = "enumerate" if slots == 1 else "score"
+    start = asdict(InverseConfig(objective=objective, steps=3_000, batch=32))
+    start["model"] |= {"channels": renderer.channels, "likelihood_size": renderer.size}
+    config = _configure(start, settings)
+    pictures = make_pictures(problem, renderer, 100, ("look", 0))
+    if images is None:
+        shown = make_pictures(problem, renderer, config.scenes, ("train", config.data_seed))
+    else:
+        shown = Pictures(_at_size(as_uint8(images), renderer), problem.sample(len(images), 0))
+    last = None
+    for last in InverseTrainer(config, renderer, problem).train(shown, pictures):
+        if progress and last.look is not None:
+            print(f"step {last.step:,} of {config.steps:,}: ELBO {np.max(last.look.elbo):.1f}")
+    assert last is not None and last.look is not None
+    best = int(np.nanargmax(np.asarray(last.look.elbo)))
+    note = {"command": "airscene.invert", "seed": config.seed + best}
+    return InversePredictor(training.pick(last.state.model, best), note, renderer)
+
+
+def _as_renderer(draw: Callable, problem: Problem) -> Function:
+    """The function as a renderer, its size and channels taken from one drawing."""
+    one = problem.sample(1, 0)
+    image = np.asarray(draw(one.present[0], one.kind[0], one.pose[0]))
+    side = image.shape[0]
+    if image.ndim not in (2, 3) or image.shape[:2] != (side, side) or side % 32:
+        raise AirsceneError(
+            f"the function must draw a square whose side is a multiple of 32, not {image.shape}"
+        )
+    return Function(draw, 32, side, channels=1 if image.ndim == 2 else image.shape[-1])
+
+
+def _at_size(images: np.ndarray, renderer: Renderer) -> np.ndarray:
+    """Images averaged down to the size at which they are compared with drawings."""
+    side, size = images.shape[1], renderer.size
+    if images.shape[1:] != (side, side, renderer.channels) or side % size:
+        raise AirsceneError(
+            f"images must be squares of a multiple of {size} pixels with {renderer.channels} "
+            f"channels, as they are drawn, not {images.shape[1:]}"
+        )
+    parts = images.reshape(len(images), size, side // size, size, side // size, -1)
+    return np.round(parts.mean(axis=(2, 4))).astype(np.uint8)
+
+
+def _configure(values: dict[str, Any], settings: dict[str, Any]) -> InverseConfig:
+    for name, value in settings.items():
+        if name in ("world", "renderer", "model", "channels", "likelihood_size"):
+            raise AirsceneError(f"{name} follows from the renderer; it cannot be set")
+        if name not in values and name not in values["model"]:
+            raise AirsceneError(f"no setting {name!r}")
+        (values if name in values else values["model"])[name] = value
+    return from_dict(InverseConfig, values)

@@ -1,0 +1,186 @@
+"""Inference for users: images in, `Layout`s out."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from airscene import checkpoint
+from airscene.inference import BATCHES, Frame, as_float_image, as_list
+from airscene.inverse.model import InverseNetwork
+from airscene.inverse.problem import WORLDS, Problem
+from airscene.renderers import Renderer, Slots
+
+
+@jax.jit
+def infer_compiled(network: InverseNetwork, x: Any) -> Any:
+    """The best guess and all distributions for a batch."""
+    return jax.vmap(network.best)(x)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that was found in a scene."""
+
+    kind: str
+    presence: float
+    """Probability that it is there."""
+    kinds: dict[str, float]
+    """Probability of each kind."""
+    pose: dict[str, float]
+    """Mean of each parameter, in its own unit (on a table: metres and radians)."""
+    sd: dict[str, float]
+    """Standard deviation of each parameter."""
+    symmetry: float = 360.0
+    """The smallest turn in degrees that changes nothing; 0 for any turn."""
+
+    @property
+    def position_cm(self) -> tuple[float, float]:
+        """On a table: x to the right and y away from the camera, from its centre."""
+        return 100 * self.pose["x"], 100 * self.pose["y"]
+
+    @property
+    def angle_deg(self) -> float | None:
+        """On a table: the turn about the vertical, from 0 to the symmetry; None without one."""
+        return math.degrees(self.pose["yaw"]) % self.symmetry if self.symmetry else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        values: dict[str, Any] = {
+            "kind": self.kind,
+            "presence": round(self.presence, 6),
+            "kinds": {name: round(p, 6) for name, p in self.kinds.items()},
+        }
+        if "yaw" in self.pose:
+            values["position_cm"] = [round(v, 2) for v in self.position_cm]
+            values["angle_deg"] = None if self.angle_deg is None else round(self.angle_deg, 1)
+        values["pose"] = {name: round(v, 5) for name, v in self.pose.items()}
+        values["sd"] = {name: round(v, 5) for name, v in self.sd.items()}
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What is in one image: the things that were found, and what each slot holds."""
+
+    things: tuple[Thing, ...]
+    presence: tuple[float, ...]
+    """Probability that each slot is taken."""
+    slots: Slots
+    """The parameters that draw the scene again."""
+
+    @property
+    def count(self) -> int:
+        """How many things there are."""
+        return len(self.things)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "count": self.count,
+            "presence": [round(p, 6) for p in self.presence],
+            "objects": [thing.to_dict() for thing in self.things],
+        }
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_dict())
+
+
+class InversePredictor:
+    """A trained network, ready to say what a renderer would draw to get an image."""
+
+    def __init__(
+        self,
+        network: InverseNetwork,
+        note: dict[str, Any] | None = None,
+        renderer: Renderer | None = None,
+    ):
+        self.network, self.note = network, note or {}
+        self._renderer = renderer
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(self.problem.kinds)
+        return f"<airscene model of a renderer: up to {self.problem.slots} of {kinds}>"
+
+    @property
+    def problem(self) -> Problem:
+        """What is unknown in a scene."""
+        return self.network.problem
+
+    def save(self, path: str | Path) -> None:
+        """Write a weights file that `airscene.load` reads."""
+        checkpoint.save_model(Path(path), self.network, self.note)
+
+    def infer(self, images: Any) -> Any:
+        """The layout of an image; for a batch (an array or a list of images), a list of them."""
+        batch, single = as_list(images)
+        layouts = self.infer_batch(batch)
+        return layouts[0] if single else layouts
+
+    def infer_batch(self, images: Sequence[np.ndarray]) -> list[Layout]:
+        """The layouts of several images, which may differ in size."""
+        slots, omega = self.infer_arrays(np.stack([self._small(image) for image in images]))
+        return [self._layout(slots, omega, i) for i in range(len(images))]
+
+    def infer_arrays(self, x: Float[np.ndarray, "batch side side channels"]) -> Any:
+        """The compiled program alone: images of the network's size in, NumPy arrays out."""
+        parts, rest = [], x
+        while len(rest):
+            size = next((b for b in BATCHES if b >= len(rest)), BATCHES[-1])
+            part, rest = rest[:size], rest[size:]
+            full = np.concatenate([part, np.zeros((size - len(part), *x.shape[1:]), x.dtype)])
+            parts.append(jax.device_get(infer_compiled(self.network, full)))
+        return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
+
+    def render(self, layout: Layout) -> Float[np.ndarray, "side side channels"]:
+        """The scene drawn again by the renderer."""
+        batch = jax.tree.map(lambda a: np.asarray(a)[None], layout.slots)
+        return np.asarray(jax.jit(self.renderer)(batch))[0]
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What draws the scenes; MuJoCo's OpenGL at 128 pixels, for a world of the project's."""
+        if self._renderer is not None:
+            return self._renderer
+        from airscene.renderers.opengl import OpenGL
+        from airscene.renderers.world import RENDER_SIZE
+
+        return OpenGL(WORLDS[self.problem.name], RENDER_SIZE, workers=1)
+
+    def _small(self, image: np.ndarray) -> np.ndarray:
+        """The image as the network takes it; where that is exact, by averaging squares."""
+        c, image = self.network.config, as_float_image(np.asarray(image))
+        side, size = image.shape[0], c.input_size
+        if image.ndim == 3 and image.shape == (side, side, c.channels) and side % size == 0:
+            return image.reshape(size, side // size, size, side // size, -1).mean(axis=(1, 3))
+        return Frame.of(image, c).pixels
+
+    def _layout(self, slots: Slots, omega: Any, row: int) -> Layout:
+        present, kind, pose = (np.asarray(a[row]) for a in (slots.present, slots.kind, slots.pose))
+        chance = 1 / (1 + np.exp(-np.asarray(omega.logit[row], float)))
+        chance = np.ones_like(chance) if self.problem.presence == 1 else chance
+        kinds = np.exp(np.asarray(omega.log_kind[row]))
+        sd = np.asarray(omega.where.sd[row]) * [p.sd for p in self.problem.parameters]
+        names = [p.name for p in self.problem.parameters]
+        symmetries = self.problem.symmetries or (360.0,) * len(self.problem.kinds)
+        things = tuple(
+            Thing(
+                kind=self.problem.kinds[kind[i]],
+                presence=float(chance[i]),
+                kinds=dict(zip(self.problem.kinds, map(float, kinds[i]), strict=True)),
+                pose=dict(zip(names, map(float, pose[i]), strict=True)),
+                sd=dict(zip(names, map(float, sd[i]), strict=True)),
+                symmetry=symmetries[kind[i]],
+            )
+            for i in range(self.problem.slots)
+            if present[i] > 0
+        )
+        return Layout(things, tuple(map(float, chance)), Slots(present, kind, pose))  # type: ignore

@@ -1,0 +1,123 @@
+"""The inference network of appendix I: a plain recurrent network, run for a fixed number of steps.
+
+(omega_pres, omega_what, omega_where, h)^i = R(x, z^{i-1}, h^{i-1}): a Bernoulli for the presence,
+a categorical for the kind, a Gaussian for the pose of slot i. Poses are standardised here: z_where
+has the prior Normal(0, 1), and pose = sd * z_where in the parameter's own units.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from airscene.inverse.config import NetworkConfig
+from airscene.inverse.problem import Problem
+from airscene.networks import MLP
+from airscene.priors import Normal
+from airscene.renderers import Slots, box_average
+
+CONTRAST = 8.0
+"""What brings the few pixels of a thing to the size that networks expect."""
+
+MOST_SD = 0.1
+"""Bound on q(z_where)'s sd. An angle that is not yet understood would otherwise spread over the
+whole circle, where the likelihood is flat in its mean and in its sd: it would stay there."""
+
+Image = Float[Array, "side side channels"]
+
+
+class Omega(eqx.Module):
+    """The distributions of one slot."""
+
+    logit: Float[Array, ""]
+    """Of the presence."""
+    log_kind: Float[Array, " kinds"]
+    """Log q(z_what)."""
+    where: Normal
+
+
+class InverseNetwork(eqx.Module):
+    """q(z | x) for scenes that a renderer draws."""
+
+    usual: Float[Array, "side side channels"]
+    """The mean of the images to train on: what the network sees is the difference to it."""
+    image: MLP
+    recurrent: eqx.nn.Linear
+    head: eqx.nn.Linear
+    problem: Problem = eqx.field(static=True)
+    config: NetworkConfig = eqx.field(static=True)
+
+    def __init__(self, problem: Problem, config: NetworkConfig, usual: Image, key: Key[Array, ""]):
+        self.problem, self.config, self.usual = problem, config, usual
+        keys, hidden = jax.random.split(key, 3), config.hidden
+        pixels = config.input_size**2 * config.channels
+        self.image = MLP(pixels, hidden, hidden, keys[0])
+        self.recurrent = eqx.nn.Linear(2 * hidden + self._z_size, hidden, key=keys[1])
+        kinds, parameters = len(problem.kinds), len(problem.parameters)
+        self.head = eqx.nn.Linear(hidden, 1 + kinds + 3 * parameters, key=keys[2])
+
+    @property
+    def _z_size(self) -> int:
+        return 1 + len(self.problem.kinds) + len(self.problem.parameters)
+
+    def features(self, x: Image) -> Float[Array, " hidden"]:
+        """What the network sees of the image: computed once, used in every step."""
+        unusual = box_average(x, self.config.input_size) - jax.lax.stop_gradient(self.usual)
+        return jax.nn.relu(self.image(CONTRAST * unusual.ravel()))
+
+    def start(self) -> tuple[Float[Array, " hidden"], Float[Array, " z"]]:
+        """H and z before the first step."""
+        return jnp.zeros(self.config.hidden), jnp.zeros(self._z_size)
+
+    def step(self, features: Array, h: Array, z: Array) -> tuple[Omega, Array]:
+        """One slot."""
+        h = jax.nn.relu(self.recurrent(jnp.concatenate([features, h, z])))
+        kinds = len(self.problem.kinds)
+        logit, kind, mean, side, sd = jnp.split(
+            self.head(h), np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
+        )
+        where = Normal(self._mean(mean, side), MOST_SD * jax.nn.sigmoid(sd) + 1e-4)
+        return Omega(logit[0], jax.nn.log_softmax(kind), where), h
+
+    def _mean(self, mean: Array, side: Array) -> Array:
+        """The mean of z_where; for a parameter on a circle, the direction of two outputs."""
+        period = np.array([p.period for p in self.problem.parameters])
+        angle = jnp.arctan2(side, 1 + mean) / (2 * np.pi) * period / self._sd
+        return jnp.where(period > 0, angle, mean)
+
+    @property
+    def _sd(self) -> Float[np.ndarray, " parameters"]:
+        return np.array([p.sd for p in self.problem.parameters], np.float32)
+
+    def pose(self, z_where: Float[Array, "*batch parameters"]) -> Array:
+        """z_where in the parameters' own units."""
+        return z_where * self._sd
+
+    def standardised(self, pose: Float[Array, "*batch parameters"]) -> Array:
+        """The inverse of `pose`."""
+        return pose / self._sd
+
+    def z(self, present: Array, kind: Int[Array, ""], z_where: Array) -> Float[Array, " z"]:
+        """What the next step is told of this one; nothing of what is not there."""
+        what = jax.nn.one_hot(kind, len(self.problem.kinds))
+        return present * jnp.concatenate([jnp.ones(1), what, z_where])
+
+    def best(self, x: Image) -> tuple[Slots, Omega]:
+        """The most probable presences and kinds, poses at their means; and all distributions."""
+        features, (h, z), found = self.features(x), self.start(), []
+        for _ in range(self.problem.slots):
+            omega, h = self.step(features, h, z)
+            there = jnp.where(self.problem.presence < 1, omega.logit > 0, True).astype(jnp.float32)
+            kind = jnp.argmax(omega.log_kind).astype(jnp.int32)
+            z = self.z(there, kind, omega.where.mean)
+            found.append((there, kind, self.pose(omega.where.mean), omega))
+        *slots, omegas = stacked(found)
+        return Slots(*slots), omegas
+
+
+def stacked(slots: list[Any]) -> Any:
+    """What was found slot by slot, with a leading axis for the slots."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *slots)

@@ -1,0 +1,83 @@
+"""What is unknown in a scene: N slots, each with a presence, a kind and a pose."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from airscene.errors import AirsceneError
+from airscene.renderers import Slots
+from airscene.renderers.world import OBJECTS, World
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One continuous parameter of a pose. Its prior is Normal(0, sd)."""
+
+    name: str
+    sd: float
+    """Standard deviation of the prior."""
+    step: float
+    """Step of the finite differences."""
+    limit: float
+    """Scenes to train on are drawn uniformly from -limit to limit."""
+    period: float = 0.0
+    """For a parameter on a circle, its length; 0 for one on a line."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The unknowns of a scene, and their priors."""
+
+    name: str
+    kinds: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    slots: int = 1
+    presence: float = 0.5
+    """Prior probability that a slot is taken; 1 for scenes in which every slot is."""
+    symmetries: tuple[float, ...] = ()
+    """For each kind the smallest turn, in degrees, that changes nothing; 0 for any turn."""
+
+    @property
+    def steps(self) -> tuple[float, ...]:
+        """The step of each parameter's finite difference."""
+        return tuple(p.step for p in self.parameters)
+
+    def sample(self, scenes: int, seed: int | tuple[str, int]) -> Slots:
+        """Random scenes: all unknowns drawn independently and uniformly.
+
+        A seed may have a name: ("train", 0) and ("test", 0) have nothing in common.
+        """
+        name, number = ("", seed) if isinstance(seed, int) else seed
+        rng = np.random.default_rng([*name.encode(), number])
+        shape = (scenes, self.slots)
+        limits = np.array([p.limit for p in self.parameters])
+        return Slots(
+            present=(rng.random(shape) < self.presence).astype(np.float32),  # type: ignore
+            kind=rng.integers(0, len(self.kinds), shape).astype(np.int32),  # type: ignore
+            pose=(rng.uniform(-1, 1, (*shape, len(limits))) * limits).astype(np.float32),  # type: ignore
+        )
+
+
+POSE = (
+    Parameter("x", sd=0.2, step=0.01, limit=0.3),
+    Parameter("y", sd=0.2, step=0.01, limit=0.3),
+    Parameter("yaw", sd=math.pi / math.sqrt(3), step=0.1, limit=math.pi),
+)
+"""Metres on the table, and radians."""
+
+WORLDS: dict[str, World] = {"objects": OBJECTS}
+
+
+def make_problem(name: str) -> Problem:
+    """The problem with this name: the things of a world, each anywhere on the table."""
+    if name not in WORLDS:
+        raise AirsceneError(f"no world {name!r}; there are {', '.join(WORLDS)}")
+    world = WORLDS[name]
+    return Problem(
+        name,
+        kinds=tuple(kind.name for kind in world.kinds),
+        parameters=POSE,
+        slots=world.slots,
+        symmetries=tuple(kind.symmetry for kind in world.kinds),
+    )

@@ -1,0 +1,167 @@
+"""Evaluation and report of a model that inverts a renderer."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import airscene
+from airscene import checkpoint, figures, report
+from airscene import config as config_
+from airscene.checkpoint import finite
+from airscene.config import EVAL_SCENES, EVAL_SEED
+from airscene.inference import load
+from airscene.inverse import evaluation
+from airscene.inverse.inference import InversePredictor, infer_compiled
+from airscene.inverse.model import InverseNetwork
+from airscene.inverse.objective import Likelihood
+from airscene.inverse.problem import WORLDS
+from airscene.inverse.training import Pictures, make_pictures, render_all
+from airscene.presets import PRESETS
+from airscene.renderers import Renderer, Slots, box_average, make_renderer
+from airscene.renderers.world import RENDER_SIZE
+
+SHOWN = 20
+
+
+def evaluate_all(
+    served: InversePredictor, run: Any, seed: int = EVAL_SEED, scenes: int = EVAL_SCENES
+) -> dict[str, Any]:
+    """The served model's figures on held-out scenes, and those of all seeds of its run."""
+    renderer = make_renderer("auto", WORLDS[served.problem.name], RENDER_SIZE)
+    try:
+        pictures = make_pictures(served.problem, renderer, scenes, ("test", seed))
+        return finite(evaluate_on(served, run, pictures, renderer))
+    finally:
+        renderer.close()
+
+
+def evaluate_on(
+    served: InversePredictor, run: Any, pictures: Pictures, renderer: Renderer
+) -> dict[str, Any]:
+    """The same on pictures that are there already."""
+    result: dict[str, Any] = {"scenes": len(pictures)}
+    result |= evaluate(served.network, pictures, renderer)
+    result["milliseconds"] = milliseconds(served, pictures)
+    if run is None or not run.checkpoint.is_file():
+        return result
+    models = run.state().model
+    seeds = [run.config.seed + i for i in range(run.config.seeds)]
+    each = [
+        evaluate(jax.tree.map(lambda a, i=i: a[i], models), pictures, renderer)
+        for i in range(len(seeds))
+    ]
+    table = {"seed": seeds, **{name: [r[name] for r in each] for name in each[0]}}
+    rows = run.metrics()
+    warnings = [
+        f"seed {seed} {warning}"
+        for seed, warning in zip(seeds, rows[-1]["warnings"] if rows else [], strict=False)
+        if warning
+    ]
+    return result | {
+        "served_seed": served.note.get("seed"),
+        "per_seed": table,
+        "warnings": warnings,
+    }
+
+
+def evaluate(network: InverseNetwork, pictures: Pictures, renderer: Renderer) -> dict[str, Any]:
+    """Presence, kinds, positions, angles; and the likelihood of the images drawn again."""
+    found = best_guesses(network, pictures.images)
+    drawn = render_all(renderer, found)
+    return {
+        **evaluation.figures(network.problem, found, pictures.truth),
+        **{
+            f"log_likelihood_{size}": float(np.mean(v))
+            for size, v in log_likelihoods(network, pictures.images, drawn).items()
+        },
+    }
+
+
+def best_guesses(network: InverseNetwork, images: np.ndarray) -> Slots:
+    """The most probable scene of each image."""
+    predictor = InversePredictor(network)
+    size = network.config.input_size
+    small = np.asarray(box_average(jnp.asarray(images, jnp.float32) / 255, size))
+    return predictor.infer_arrays(small)[0]
+
+
+def log_likelihoods(
+    network: InverseNetwork, images: np.ndarray, drawn: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Log p(image | drawing) of each pair, at 32 pixels and at their own size."""
+    c = network.config
+    likelihood = Likelihood(c.sigma, c.blur)
+
+    @jax.jit
+    def pair(x, y, size=32):
+        x, y = (jnp.asarray(a, jnp.float32) / 255 for a in (x, y))
+        return likelihood(box_average(x, 32), box_average(y, 32)), likelihood(x, y)
+
+    parts = [pair(images[i : i + 100], drawn[i : i + 100]) for i in range(0, len(images), 100)]
+    small, large = (np.concatenate([np.asarray(p[k]) for p in parts]) for k in (0, 1))
+    return {32: small, images.shape[1]: large}
+
+
+def milliseconds(predictor: InversePredictor, pictures: Pictures, repeats: int = 200) -> float:
+    """Time of one image through the compiled network: median of several."""
+    size = predictor.network.config.input_size
+    small = np.asarray(box_average(jnp.asarray(pictures.images[:1], jnp.float32) / 255, size))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(infer_compiled(predictor.network, small))
+        times.append(time.perf_counter() - start)
+    return 1000 * float(np.median(times))
+
+
+def report_run(run: Any) -> Path:
+    """Write report.html and its figures, and result.json."""
+    served = load(run.path)
+    renderer = make_renderer("auto", WORLDS[served.problem.name], RENDER_SIZE)
+    try:
+        pictures = make_pictures(served.problem, renderer, EVAL_SCENES, ("test", EVAL_SEED))
+        result = finite(evaluate_on(served, run, pictures, renderer))
+        result |= {"model": str(run.path), "seed": EVAL_SEED}
+        found = best_guesses(served.network, pictures.images)
+        drawn = render_all(renderer, jax.tree.map(lambda a: a[:SHOWN], found))
+    finally:
+        renderer.close()
+    checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
+    c = run.config
+    facts = {
+        "Scenes": f"{', '.join(served.problem.kinds)} or nothing; {c.scenes:,} to train on",
+        "Training": f"{c.steps:,} steps of {c.batch} images, {c.objective}, "
+        + (f"{c.seeds} seeds" if c.seeds > 1 else f"seed {c.seed}"),
+        "Renderer": f"{c.renderer}; {'central' if c.central else 'forward'} differences",
+        "Model": f"recurrent network of {c.model.hidden} units on "
+        f"{c.model.input_size}x{c.model.input_size} pixels",
+        "Command": f"airscene train {run.preset}"
+        + config_.options(config_.differences(PRESETS[run.preset].config, c)),
+        "airscene": airscene.__version__,
+        "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+    shown = list(pictures.images[:SHOWN] / 255)
+    pictures_ = {
+        "reconstructions": (
+            "Held-out images, and the scenes that were inferred from them, rendered again.",
+            figures.rows_of_images({"image": shown, "inferred": list(drawn / 255)}),
+        ),
+        "curves": (
+            "ELBO and presence on held-out scenes over training, one line per seed.",
+            figures.curves(run.metrics(), title="Presence accuracy"),
+        ),
+        "errors": (
+            "Errors on held-out scenes: the share of things whose error is smaller.",
+            figures.error_distributions(
+                {"": evaluation.errors(served.problem, found, pictures.truth)}, served.problem
+            ),
+        ),
+    }
+    page, pngs = report.build_report(f"airscene: {run.preset}", facts, result, pictures_)
+    return report.write(run.path / "report.html", page, pngs)

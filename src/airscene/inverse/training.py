@@ -1,0 +1,238 @@
+"""Training a network to invert a renderer: one compiled program for a chunk of steps of every seed.
+
+As in `airscene.training`, all randomness follows from (seed, step). The renderer is called inside
+the program: with the images of the batch, of each kind, and all their displaced copies at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree, UInt8
+
+from airscene.inverse import objective
+from airscene.inverse.config import InverseConfig
+from airscene.inverse.model import InverseNetwork
+from airscene.inverse.objective import Likelihood, Objective, Render
+from airscene.inverse.problem import WORLDS, Problem, make_problem
+from airscene.renderers import Renderer, Slots, box_average, make_renderer
+from airscene.renderers.differences import differentiable
+from airscene.renderers.host import HostRenderer
+from airscene.training import CHUNK, adam
+
+RENDERED_AT_ONCE = 500
+
+
+class InverseState(eqx.Module):
+    """What training changes. Every array has a leading seeds axis."""
+
+    model: InverseNetwork
+    optimiser: PyTree[Array]
+    seed: Int[Array, "*seeds"]
+    step: Int[Array, "*seeds"]
+
+
+class Pictures(eqx.Module):
+    """Rendered scenes: images, and the truth about them."""
+
+    images: UInt8[np.ndarray, "scenes side side channels"]
+    truth: Slots
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+class Seen(eqx.Module):
+    """What one look at held-out pictures shows, for each seed."""
+
+    elbo: Float[Array, "*seeds"]
+    slots: Slots
+    """The best guess."""
+
+
+class InverseProgress(eqx.Module):
+    """Where training stands after a chunk of steps."""
+
+    step: int
+    state: InverseState
+    look: Seen | None
+    """Every `eval_every` steps and at the end."""
+
+
+def renderer_for(config: InverseConfig, size: int | None = None) -> Renderer:
+    """The renderer of a configuration's world."""
+    size = size or config.model.likelihood_size
+    renderer = make_renderer(config.renderer, WORLDS[config.world], size)
+    if config.rays:
+        renderer.samples = config.rays  # type: ignore[attr-defined]
+    return renderer
+
+
+def make_pictures(
+    problem: Problem, renderer: Renderer, scenes: int, seed: int | tuple[str, int]
+) -> Pictures:
+    """Random scenes, rendered."""
+    truth = problem.sample(scenes, seed)
+    return Pictures(render_all(renderer, truth), truth)
+
+
+def render_all(renderer: Renderer, slots: Slots) -> UInt8[np.ndarray, "scenes side side channels"]:
+    """Images of many scenes, as an image file would hold them."""
+    call, total, parts = jax.jit(renderer), len(slots.present), []
+    most = min(RENDERED_AT_ONCE, total)
+    with clear_errors(renderer):
+        for i in range(0, total, most):
+            rows = np.minimum(np.arange(i, i + most), total - 1)  # one size, so one compilation
+            images = call(jax.tree.map(lambda a, rows=rows: jnp.asarray(a)[rows], slots))
+            parts.append(np.round(np.asarray(images) * 255).astype(np.uint8))
+    return np.concatenate(parts)[:total]
+
+
+@contextmanager
+def clear_errors(renderer: Renderer) -> Iterator[None]:
+    """Let a renderer's failure inside a compiled program appear as what it is: one line."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError:
+        failure = renderer.failure if isinstance(renderer, HostRenderer) else None
+        if failure is None:
+            raise
+        raise failure from None
+
+
+def start(
+    config: InverseConfig, problem: Problem, pictures: Pictures | None = None
+) -> InverseState:
+    """The state before the first step, for each seed; without pictures, only its shapes."""
+    c = config.model
+    usual = jnp.zeros((c.input_size, c.input_size, c.channels))
+    if pictures is not None:
+        mean = np.mean(pictures.images, axis=0, dtype=np.float32)
+        usual = box_average(jnp.asarray(mean / 255), c.input_size)
+
+    def one(seed):
+        model = InverseNetwork(problem, c, usual, jax.random.key(seed))
+        optimiser = adam(config).init(model)  # type: ignore
+        return InverseState(model, optimiser, seed, jnp.zeros((), jnp.int32))
+
+    return jax.jit(jax.vmap(one))(config.seed + jnp.arange(config.seeds))
+
+
+class InverseTrainer:
+    """Trains every seed of a configuration, on pictures that are given or rendered."""
+
+    def __init__(
+        self,
+        config: InverseConfig,
+        renderer: Renderer | None = None,
+        problem: Problem | None = None,
+    ):
+        self.config = config
+        self.problem = problem or make_problem(config.world)
+        self.renderer = renderer or renderer_for(config)
+        self._render = differentiable(self.renderer, self.problem.steps, config.central)
+        self._chunk = jax.jit(self._steps, static_argnums=0, donate_argnums=1)
+        self._look = jax.jit(self._looked)
+
+    def train(
+        self, pictures: Pictures, held_out: Pictures, state: InverseState | None = None
+    ) -> Iterator[InverseProgress]:
+        """Train from the start, or from `state`, and say how it goes after every chunk."""
+        config = self.config
+        current = start(config, self.problem, pictures) if state is None else state
+        step = int(current.step[0])
+        images, truth = jnp.asarray(pictures.images), jax.tree.map(jnp.asarray, pictures.truth)
+        others = jnp.asarray(held_out.images)
+        pieces = -(-config.eval_every // CHUNK)
+        chunk = -(-config.eval_every // pieces)
+        with clear_errors(self.renderer):
+            while step < config.steps:
+                due = min(step - step % config.eval_every + config.eval_every, config.steps)
+                length = min(chunk, due - step)
+                current = self._chunk(length, current, images, truth)
+                step += length
+                jax.block_until_ready(current.step)
+                seen = self._look(current.model, others) if step == due else None
+                yield InverseProgress(step, current, seen)
+
+    def likelihood(self, step: Any) -> Likelihood:
+        """Wide at first, then narrower, geometrically, down to the model's own.
+
+        With the narrow one from the start, kinds freeze before the poses are right.
+        """
+        c, m = self.config, self.config.model
+        left = jnp.clip(1 - step / max(1, min(c.anneal, c.steps // 2)), 0, 1)
+        return Likelihood(
+            sigma=m.sigma * (c.sigma_start / m.sigma) ** left,
+            blur=m.blur * (c.blur_start / m.blur) ** left,
+            bonus=c.bonus * left,
+        )
+
+    def _objective(
+        self, model: InverseNetwork, x: Array, truth: Slots, key: Array, step: Array
+    ) -> Objective:
+        likelihood, c = self.likelihood(step), self.config
+        if c.objective == "supervised":
+            return objective.supervised(model, x, truth)
+        if c.objective == "enumerate":
+            found = objective.enumerated(model, x, key, self._render, likelihood)
+        else:
+            found = objective.scored(model, x, key, self._render, likelihood, c.samples)
+        # In units of sigma squared the gradient keeps its size while sigma falls.
+        return Objective(found.loss * likelihood.sigma**2, found.value)
+
+    def _step(self, state: InverseState, images: Array, truth: Slots) -> InverseState:
+        key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
+        key_batch, key_loss = jax.random.split(key)
+        rows = jax.random.randint(key_batch, (self.config.batch,), 0, images.shape[0])
+        x = images[rows].astype(jnp.float32) / 255
+        labels = jax.tree.map(lambda a: a[rows], truth)
+
+        def loss(model):
+            return self._objective(model, x, labels, key_loss, state.step).loss
+
+        gradient = jax.grad(loss)(state.model)
+        updates, optimiser = adam(self.config).update(gradient, state.optimiser, state.model)  # type: ignore
+        model = optax.apply_updates(state.model, updates)  # type: ignore
+        return InverseState(model, optimiser, state.seed, state.step + 1)  # type: ignore
+
+    def _steps(self, length: int, state: InverseState, images: Array, truth: Slots) -> InverseState:
+        def body(state, _):
+            return jax.vmap(lambda one: self._step(one, images, truth))(state), None
+
+        return jax.lax.scan(body, state, length=length)[0]
+
+    def _looked(self, models: InverseNetwork, images: Array) -> Seen:
+        """The ELBO with the likelihood at its narrowest, and the best guesses."""
+        likelihood = Likelihood(self.config.model.sigma, self.config.model.blur)
+
+        def part(model, args):
+            x, key = args
+            x = x.astype(jnp.float32) / 255
+            slots, _ = jax.vmap(model.best)(x)
+            return elbo(model, x, key, self.renderer, likelihood), slots
+
+        def one(model):
+            size = min(100, len(images))
+            parts = images[: len(images) // size * size].reshape(-1, size, *images.shape[1:])
+            keys = jax.random.split(jax.random.key(0), len(parts))
+            value, slots = jax.lax.map(partial(part, model), (parts, keys))
+            slots = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), slots)
+            return Seen(jnp.mean(value), slots)
+
+        return jax.vmap(one)(models)
+
+
+def elbo(
+    model: InverseNetwork, x: Array, key: Array, render: Render, likelihood: Likelihood
+) -> Float[Array, ""]:
+    """The mean ELBO of a batch: exact in what is discrete where there is one slot, else sampled."""
+    if model.problem.slots == 1:
+        return objective.enumerated(model, x, key, render, likelihood).value
+    return objective.scored(model, x, key, render, likelihood, samples=2).value

@@ -1,0 +1,82 @@
+"""MuJoCo Warp: ray casting inside the compiled program, on a GPU or a CPU."""
+
+import inspect
+import logging
+from collections.abc import Callable
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from airscene.errors import AirsceneError
+from airscene.renderers import Renderer, Slots
+from airscene.renderers.world import RENDER_SIZE, World
+
+
+class Warp(Renderer):
+    """Casts `samples` x `samples` rays a pixel: 4 x 4 at 32 pixels are the rays of 128 pixels."""
+
+    def __init__(self, world: World, size: int, samples: int | None = None):
+        try:
+            warp = import_module("warp")
+            warp.config.log_level = logging.ERROR
+            mujoco, mujoco_warp = map(import_module, ("mujoco", "mujoco_warp"))
+        except ImportError:
+            raise AirsceneError("3D scenes need MuJoCo Warp: pip install 'airscene[3d]'") from None
+        self.world, self.size = world, size
+        self.samples = max(1, RENDER_SIZE // size) if samples is None else samples
+        self._model = mujoco.MjModel.from_xml_string(world.mjcf())
+        self._data = mujoco.MjData(self._model)
+        mujoco.mj_forward(self._model, self._data)
+        self._mjw, self._wp = mujoco_warp, warp
+        self._programs: dict[int, Callable] = {}
+
+    def render(self, slots: Slots) -> Float[Array, "batch size size channels"]:
+        """Images of a batch; each size of batch has its own worlds."""
+        batch = slots.present.shape[0]
+        if batch not in self._programs:
+            device = self._wp.device_from_jax(jax.local_devices()[0])
+            with jax.ensure_compile_time_eval(), self._wp.ScopedDevice(device):
+                self._programs[batch] = self._program(batch)
+        bodies = self.world.mocap(slots)
+        (pixels,) = self._programs[batch](bodies[..., :3], bodies[..., 3:])
+        if self.samples == 1:  # packed 0xAARRGGBB
+            pixels = jnp.stack([(pixels >> shift) & 255 for shift in (16, 8, 0)], axis=-1)
+        image = pixels.astype(jnp.float32) / (255 * self.samples**2)
+        return image.reshape(batch, self.size, self.size, 3)
+
+    def _program(self, batch: int) -> Callable:
+        """Worlds for a batch, and the call that renders them."""
+        mjw, wp, size = self._mjw, self._wp, self.size
+        model = mjw.put_model(self._model)
+        data = mjw.put_data(self._model, self._data, nworld=batch)
+        context = mjw.create_render_context(
+            self._model,
+            nworld=batch,
+            cam_res=(size, size),
+            render_rgb=True,
+            render_depth=False,
+            render_seg=False,
+            samples_per_pixel=self.samples,
+            enable_specular=False,
+        )
+        source = context.rgb_data if self.samples == 1 else context.aa_accum
+        pixel = wp.uint32 if self.samples == 1 else wp.vec3
+
+        def cast(pos, quat, out):
+            wp.copy(data.mocap_pos, pos)
+            wp.copy(data.mocap_quat, quat)
+            mjw.kinematics(model, data)
+            mjw.camlight(model, data)
+            mjw.refit_bvh(model, data, context)
+            mjw.render(model, data, context)
+            wp.copy(out, source)
+
+        plain = inspect.unwrap(cast)  # a type checker may have wrapped it
+        plain.__annotations__ = {
+            "pos": wp.array2d(dtype=wp.vec3),
+            "quat": wp.array2d(dtype=wp.quat),
+            "out": wp.array2d(dtype=pixel),
+        }
+        return wp.jax_callable(plain, num_outputs=1, output_dims={"out": (batch, size * size)})

@@ -1,0 +1,185 @@
+"""What a run folder trains: a task per kind of configuration, behind one small interface.
+
+A task makes its data, trains, and says after every look how it goes. `runs` does the rest:
+resuming, checkpoints, the metrics file, the served seed. A new kind of model is a class here.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from airscene import training
+from airscene.config import ModelConfig, TrainConfig
+from airscene.data import Scenes, make_scenes
+from airscene.inverse.config import InverseConfig
+
+LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
+
+Config = TrainConfig | InverseConfig
+Values = list[float | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One look at the held-out scenes, for the live table and metrics.jsonl.
+
+    Lists have a value per seed: None, in the file, for what is not finite or not there.
+    """
+
+    step: int
+    elbo: Values
+    count_accuracy: Values
+    seconds: float
+    warnings: list[str | None]
+    watched_elbo: Values = field(default_factory=list)
+    watched_count_accuracy: Values = field(default_factory=list)
+    identity_accuracy: Values = field(default_factory=list)
+    position_cm: Values = field(default_factory=list)
+    rotation_deg: Values = field(default_factory=list)
+
+
+class Task(Protocol):
+    """Something to train."""
+
+    def skeleton(self) -> Any:
+        """The shapes of the training state."""
+        ...
+
+    def train(self, state: Any) -> Iterator[Any]:
+        """Train on from `state` (None: from the start); `step`, `state` and `look` at each stop."""
+        ...
+
+    def row(self, progress: Any, seconds: float) -> Row:
+        """What a look shows."""
+        ...
+
+
+def make_task(config: Config) -> Task:
+    """The task of a configuration."""
+    return Inverting(config) if isinstance(config, InverseConfig) else Counting(config)
+
+
+class Counting:
+    """AIR and its relatives on 2D scenes."""
+
+    def __init__(self, config: TrainConfig):
+        self.config = config
+        self.held_out: Scenes | None = None
+        self.watched: Scenes | None = None
+
+    def skeleton(self) -> Any:
+        """The shapes of the training state."""
+        return jax.eval_shape(lambda: training.start(self.config))
+
+    def train(self, state: Any) -> Iterator[training.Progress]:
+        """Compose the scenes, and train."""
+        c, watch = self.config, self.config.data.watch_counts
+        images = make_scenes(c.data, c.model, held_out=False).images
+        self.held_out = self._others()
+        self.watched = self._others(watch) if watch else None
+        others = None if self.watched is None else self.watched.images
+        yield from training.train(c, images, self.held_out.images, state, others)
+
+    def row(self, progress: training.Progress, seconds: float) -> Row:
+        """ELBO and counts; on the watched scenes, too."""
+        seen, model, watched = progress.look, self.config.model, {}
+        assert seen is not None and self.held_out is not None
+        if progress.watched is not None and self.watched is not None:
+            watched = {
+                "watched_elbo": _rounded(progress.watched.elbo, 3),
+                "watched_count_accuracy": _right(model, progress.watched, self.watched),
+            }
+        return Row(
+            step=progress.step,
+            elbo=_rounded(seen.elbo, 3),
+            count_accuracy=_right(model, seen, self.held_out),
+            seconds=round(seconds, 2),
+            warnings=training.symptoms(seen, model.counts_objects),
+            **watched,
+        )
+
+    def _others(self, counts: tuple[int, ...] | None = None) -> Scenes:
+        c = self.config
+        return make_scenes(c.data, c.model, held_out=True, scenes=LOOK_SCENES, counts=counts)
+
+
+def _rounded(values: Any, digits: int) -> Values:
+    return [round(float(value), digits) for value in values]
+
+
+def _right(model: ModelConfig, seen: training.Look, scenes: Scenes) -> Values:
+    """The share of counts that are right, for each seed; NaN where nothing is counted."""
+    right = np.asarray(seen.count) == scenes.counts
+    return _rounded(right.mean(axis=1), 5) if model.counts_objects else [math.nan] * len(right)
+
+
+class Inverting:
+    """A network that learns to invert a renderer."""
+
+    def __init__(self, config: InverseConfig):
+        self.config = config
+        self.held_out: Any = None
+
+    def skeleton(self) -> Any:
+        """The shapes of the training state."""
+        from airscene.inverse.problem import make_problem
+        from airscene.inverse.training import start
+
+        return jax.eval_shape(lambda: start(self.config, make_problem(self.config.world)))
+
+    def train(self, state: Any) -> Iterator[Any]:
+        """Render the pictures, and train."""
+        from airscene.inverse.training import InverseTrainer, make_pictures
+
+        c, trainer = self.config, InverseTrainer(self.config)
+        try:
+            make = (trainer.problem, trainer.renderer)
+            pictures = make_pictures(*make, c.scenes, ("train", c.data_seed))
+            self.held_out = make_pictures(*make, LOOK_SCENES, ("look", c.data_seed))
+            yield from trainer.train(pictures, self.held_out, state)
+        finally:
+            trainer.renderer.close()
+
+    def row(self, progress: Any, seconds: float) -> Row:
+        """ELBO, presences, kinds, positions and angles."""
+        from airscene.inverse.evaluation import figures
+        from airscene.inverse.problem import make_problem
+
+        problem, seen = make_problem(self.config.world), progress.look
+        truth = self.held_out.truth
+        each = [
+            figures(problem, jax.tree.map(lambda a, i=i: a[i], seen.slots), truth)
+            for i in range(self.config.seeds)
+        ]
+        elbo = _rounded(seen.elbo, 3)
+        return Row(
+            step=progress.step,
+            elbo=elbo,
+            count_accuracy=_rounded([f["presence_accuracy"] for f in each], 5),
+            seconds=round(seconds, 2),
+            warnings=_complaints(self.config, elbo, each),
+            identity_accuracy=_rounded([f["identity_accuracy"] for f in each], 5),
+            position_cm=_rounded([f["position_cm_median"] for f in each], 3),
+            rotation_deg=_rounded([f["rotation_deg_median"] for f in each], 3),
+        )
+
+
+def _complaints(
+    config: InverseConfig, elbo: Values, each: list[dict[str, Any]]
+) -> list[str | None]:
+    """For each seed, what looks wrong with it without labels."""
+    if config.objective == "supervised":
+        return [None] * len(each)
+    best = np.nanmax(np.array(elbo, float))
+    return [
+        "diverged: its ELBO is not finite"
+        if e is None or not math.isfinite(e)
+        else f"has an ELBO {best - e:.0f} nats below the best seed's"
+        if e < best - 30
+        else None
+        for e in elbo
+    ]

@@ -1,0 +1,317 @@
+"""Inverting a renderer: objectives, baselines and figures against independent computations."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter1d
+from scipy.stats import bernoulli, norm
+
+import airscene
+from airscene import AirsceneError, Parameter
+from airscene.inverse import evaluation, objective, optimise
+from airscene.inverse.config import InverseConfig, NetworkConfig
+from airscene.inverse.inference import InversePredictor
+from airscene.inverse.model import InverseNetwork
+from airscene.inverse.objective import Likelihood
+from airscene.inverse.problem import Problem, make_problem
+from airscene.inverse.training import InverseTrainer, make_pictures, start
+from airscene.renderers import Renderer, Slots
+
+SIDE = 8
+PROBLEM = Problem(
+    "blobs",
+    kinds=("red", "green"),
+    parameters=(Parameter("x", 0.5, 0.01, 0.6), Parameter("y", 0.5, 0.01, 0.6)),
+    presence=0.4,
+    symmetries=(90.0, 0.0),
+)
+CONFIG = NetworkConfig(hidden=8, input_size=SIDE, likelihood_size=SIDE, sigma=0.3, blur=2.0)
+WIDE = Likelihood(sigma=0.5, blur=2.0)
+
+
+class Blobs(Renderer):
+    """Round blobs whose channel is their kind: analytic, so that autodiff is an oracle."""
+
+    size = SIDE
+
+    def render(self, slots):
+        at = (2 * jnp.arange(SIDE) + 1) / SIDE - 1
+        x, y = slots.pose[..., 0], slots.pose[..., 1]  # (batch, slots)
+        gap = (at - x[..., None]) ** 2, (at - y[..., None]) ** 2
+        blob = jnp.exp(-4 * (gap[1][..., :, None] + gap[0][..., None, :]))
+        colour = jax.nn.one_hot(slots.kind, 3) * slots.present[..., None]
+        return jnp.einsum("bnhw,bnc->bhwc", blob, colour)
+
+
+RENDERER = Blobs()
+
+
+def network(seed=0, problem=PROBLEM):
+    return InverseNetwork(problem, CONFIG, jnp.full((SIDE, SIDE, 3), 0.1), jax.random.key(seed))
+
+
+def images(seed=0, scenes=3):
+    return RENDERER.render(jax.tree.map(jnp.asarray, PROBLEM.sample(scenes, seed)))
+
+
+def test_likelihood_is_a_gaussian_of_blurred_images():
+    x, y = images(0), images(1)
+    sd = WIDE.blur * SIDE / 32
+
+    def blurred(a):  # the kernel is renormalised at the edges
+        weight = gaussian_filter1d(np.ones(SIDE), sd, mode="constant", truncate=50)
+        for axis in (1, 2):
+            a = gaussian_filter1d(a, sd, axis=axis, mode="constant", truncate=50)
+            a = a / weight.reshape([-1 if i == axis else 1 for i in range(4)])
+        return a
+
+    expected = norm.logpdf(blurred(np.asarray(x, float)), blurred(np.asarray(y, float)), WIDE.sigma)
+    np.testing.assert_allclose(WIDE(x, y), expected.sum(axis=(1, 2, 3)), rtol=1e-4)
+
+
+def exact_elbo(model, x, key):
+    """The ELBO of one image by writing out every case; the noise as `enumerated` draws it."""
+    omega, _ = model.step(model.features(x), *model.start())
+    noise = jax.random.normal(jax.random.split(key)[0], (1, 2))[0]
+    pose = model.pose(omega.where.at(noise))[None, None]
+    pi, alpha = jax.nn.sigmoid(omega.logit), PROBLEM.presence
+    total = (1 - pi) * (WIDE(x, jnp.zeros_like(x)) + jnp.log(1 - alpha) - jnp.log(1 - pi))
+    kl = jnp.sum((omega.where.mean**2 + omega.where.sd**2 - 1) / 2 - jnp.log(omega.where.sd))
+    for k in range(2):
+        q = jnp.exp(omega.log_kind[k])
+        y = RENDERER.render(Slots(jnp.ones((1, 1)), jnp.full((1, 1), k), pose))[0]
+        inside = WIDE(x, y) + jnp.log(alpha / 2) - jnp.log(pi * q) - kl
+        total += pi * q * inside
+    return total
+
+
+def flat(tree):
+    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def test_enumeration_gives_the_exact_elbo_and_an_unbiased_gradient(monkeypatch):
+    model, x, key = network(), images(scenes=1), jax.random.key(3)
+    found = objective.enumerated(model, x, key, RENDERER.render, WIDE)
+    np.testing.assert_allclose(found.value, exact_elbo(model, x[0], key), rtol=1e-5)
+
+    # Its gradient follows one kind, drawn from q: weighted by q, the possible ones must give the
+    # exact gradient.
+    exact = flat(jax.grad(lambda m: -exact_elbo(m, x[0], key))(model))
+    omega, _ = model.step(model.features(x[0]), *model.start())
+    mixed = 0.0
+    for k in range(2):
+        drawn = lambda key, logits, k=k: jnp.full(logits.shape[:-1], k)  # noqa: E731
+        monkeypatch.setattr(jax.random, "categorical", drawn)
+        loss = lambda m: objective.enumerated(m, x, key, RENDERER.render, WIDE).loss  # noqa: E731
+        mixed += jnp.exp(omega.log_kind[k]) * flat(jax.grad(loss)(model))
+    np.testing.assert_allclose(mixed, exact, rtol=2e-3, atol=1e-3)
+
+
+def test_score_function_agrees_with_enumeration_on_average():
+    model, x = network(1), images(2, scenes=2)
+    keys = jax.random.split(jax.random.key(0), 3_000)
+
+    def scored(key):
+        loss = lambda m: objective.scored(m, x, key, RENDERER.render, WIDE, samples=4)  # noqa: E731
+        return flat(jax.grad(lambda m: loss(m).loss)(model)), loss(model).value
+
+    def enumerated(key):
+        loss = lambda m: objective.enumerated(m, x, key, RENDERER.render, WIDE)  # noqa: E731
+        return flat(jax.grad(lambda m: loss(m).loss)(model)), loss(model).value
+
+    means = []
+    for f in (scored, enumerated):
+        gradient, value = jax.lax.map(f, keys, batch_size=100)
+        error = jnp.std(gradient, axis=0) / np.sqrt(len(keys))
+        means.append((jnp.mean(gradient, axis=0), error, jnp.mean(value), jnp.std(value)))
+    (a, ea, va, sa), (b, eb, vb, sb) = means
+    assert jnp.mean(jnp.abs(a - b) <= 4 * (ea + eb) + 1e-6) > 0.995
+    assert float(a @ b / jnp.linalg.norm(a) / jnp.linalg.norm(b)) > 0.98
+    assert abs(va - vb) < 5 * (sa + sb) / np.sqrt(len(keys))
+
+
+def test_several_slots_are_sampled_one_after_the_other():
+    several = Problem("blobs", PROBLEM.kinds, PROBLEM.parameters, slots=3, presence=0.5)
+    model = network(problem=several)
+    found = objective.scored(model, images(), jax.random.key(0), RENDERER, WIDE, samples=2)
+    assert np.isfinite(found.loss)
+    slots, _ = model.best(images()[0])
+    assert slots.pose.shape == (3, 2)
+
+
+def test_supervised_is_the_log_probability_of_the_truth():
+    model, truth = network(), PROBLEM.sample(2, 1)
+    truth = Slots(np.ones_like(truth.present), truth.kind, truth.pose)
+    x = RENDERER.render(jax.tree.map(jnp.asarray, truth))
+    expected = 0.0
+    for i in range(2):
+        omega, _ = model.step(model.features(x[i]), *model.start())
+        expected += (
+            bernoulli.logpmf(1, jax.nn.sigmoid(omega.logit)) + omega.log_kind[truth.kind[i, 0]]
+        )
+        z = truth.pose[i, 0] / 0.5
+        expected += norm.logpdf(z, omega.where.mean, omega.where.sd).sum()
+    found = objective.supervised(model, x, jax.tree.map(jnp.asarray, truth))
+    np.testing.assert_allclose(found.value, expected / 2, rtol=1e-5)
+
+
+def test_angles_are_compared_modulo_the_symmetry():
+    yaw, true = np.radians([89.0, 181.0, 45.0]), np.radians([1.0, 0.0, 0.0])
+    np.testing.assert_allclose(evaluation.angle_error(yaw, true, 90), [2, 1, 45], atol=1e-9)
+    np.testing.assert_allclose(evaluation.angle_error(yaw, true, 360), [88, 179, 45], atol=1e-9)
+    assert not evaluation.angle_error(yaw, true, 0).any()
+
+
+def test_figures_of_a_known_guess():
+    problem = make_problem("objects")
+    truth = Slots(
+        np.array([[1.0], [1], [0], [1]]),
+        np.array([[0], [1], [0], [0]]),
+        np.array([[[0, 0, 0]], [[0.1, 0, 0]], [[0, 0, 0]], [[0, 0.1, 1.0]]]),
+    )
+    guess = Slots(
+        np.array([[1.0], [1], [0], [0]]),
+        np.array([[0], [2], [0], [0]]),
+        np.array([[[0.03, 0.04, np.pi / 2 + 0.1]], [[0.1, 0, 0]], [[0, 0, 0]], [[0, 0, 0]]]),
+    )
+    found = evaluation.figures(problem, guess, truth)
+    assert found["presence_accuracy"] == 0.75
+    assert found["identity_accuracy"] == pytest.approx(1 / 3)
+    assert found["position_cm_median"] == pytest.approx(2.5)  # 5 cm and 0; the third is not seen
+    assert found["rotation_deg_median"] == pytest.approx(np.degrees(0.1))
+
+
+def test_things_are_matched_by_distance():
+    one = np.ones((1, 2))
+    truth = Slots(one, np.array([[0, 1]]), np.array([[[0, 0, 0], [0.2, 0, 0]]]))
+    guess = Slots(one, np.array([[1, 0]]), np.array([[[0.21, 0, 0], [0.01, 0, 0]]]))
+    e = evaluation.errors(make_problem("objects"), guess, truth)
+    np.testing.assert_allclose(e["position_cm"], [[1, 1]])
+    assert e["right_kind"].all()
+
+
+@pytest.mark.parametrize("name", optimise.SCRATCH)
+def test_direct_optimisation_climbs_to_the_truth(name):
+    truth = Slots(jnp.ones((4, 1)), jnp.zeros((4, 1), jnp.int32), jnp.array(
+        [[[0.3, 0.2]], [[-0.2, 0.4]], [[0.0, -0.3]], [[0.5, 0.5]]]
+    ))  # fmt: skip
+    x = RENDERER.render(truth)
+    search = optimise.search(RENDERER.render, PROBLEM, name, 60, 2, Likelihood(0.1, 2.0), x)
+    assert (search.slots.kind == 0).all() and (search.slots.present == 1).all()
+    np.testing.assert_allclose(search.slots.pose, truth.pose, atol=0.03)
+    best = Likelihood(0.1, 2.0)(x, x)
+    steps = optimise.reached(search.log_lik, np.asarray(best), slack=1.0)
+    assert (steps > 0).all() and (np.diff(search.log_lik.reshape(4, -1)) >= 0).all()
+
+
+def test_optimisation_sees_an_empty_scene():
+    x = jnp.zeros((2, SIDE, SIDE, 3))
+    search = optimise.search(RENDERER.render, PROBLEM, "adam", 10, 1, Likelihood(0.1, 2.0), x)
+    assert not search.slots.present.any()
+
+
+def test_reached_counts_steps_over_restarts():
+    best = np.array([[[1.0, 2], [3, 4]], [[0, 0], [0, 0]]])
+    assert optimise.reached(best, np.array([4.0, 9.0]), slack=1.0).tolist() == [2, -1]
+
+
+def test_training_learns_blobs_and_narrows_the_likelihood():
+    config = InverseConfig(
+        steps=600, eval_every=600, batch=32, anneal=200, warmup=20, learning_rate=3e-3,
+        bonus=3.0, sigma_start=0.5, blur_start=4.0, model=CONFIG,
+    )  # fmt: skip
+    trainer = InverseTrainer(config, RENDERER, PROBLEM)
+    assert float(trainer.likelihood(0).sigma) == pytest.approx(0.5)
+    assert float(trainer.likelihood(200).sigma) == pytest.approx(0.3)
+    assert float(trainer.likelihood(200).bonus) == 0
+    shown = make_pictures(PROBLEM, RENDERER, 500, ("train", 0))
+    held_out = make_pictures(PROBLEM, RENDERER, 200, ("look", 0))
+    (*_, last) = trainer.train(shown, held_out)
+    slots = jax.tree.map(lambda a: np.asarray(a[0]), last.look.slots)
+    there = held_out.truth.present > 0
+    assert np.mean(slots.present == held_out.truth.present) > 0.95
+    assert np.mean(slots.kind[there] == held_out.truth.kind[there]) > 0.95
+    assert np.median(np.abs(slots.pose - held_out.truth.pose)[there]) < 0.1
+
+
+def test_seeds_at_once_equal_seeds_alone():
+    config = InverseConfig(steps=3, eval_every=3, batch=4, warmup=1, seeds=2, model=CONFIG)
+    shown = make_pictures(PROBLEM, RENDERER, 20, ("train", 0))
+
+    def trained(config):
+        (*_, last) = InverseTrainer(config, RENDERER, PROBLEM).train(shown, shown)
+        return last.state.model.image.hidden.weight
+
+    both = trained(config)
+    alone = trained(InverseConfig(**{**config.__dict__, "seeds": 1, "seed": 1}))
+    np.testing.assert_allclose(both[1], alone[0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_of_a_renderer_is_saved_and_loaded(tmp_path):
+    model = InversePredictor(network(), {"seed": 7}, RENDERER)
+    model.save(tmp_path / "model.safetensors")
+    again = airscene.load(tmp_path / "model.safetensors")
+    assert again.problem == PROBLEM and again.note == {"seed": 7}
+    picture = np.asarray(images()[0])
+    assert again.infer(picture).to_json() == model.infer(picture).to_json()
+    with pytest.raises(AirsceneError, match="fixed"):
+        airscene.load(tmp_path / "model.safetensors", max_objects=3)
+
+
+def test_large_images_are_averaged_down():
+    model, picture = InversePredictor(network()), np.asarray(images()[0])
+    large = picture.repeat(4, axis=0).repeat(4, axis=1)
+    assert model.infer(large).to_json() == model.infer(picture).to_json()
+
+
+def test_named_seeds_differ_and_repeat():
+    poses = [PROBLEM.sample(5, seed).pose for seed in (("a", 0), ("a", 0), ("b", 0), ("a", 1))]
+    assert np.array_equal(poses[0], poses[1])
+    assert not np.array_equal(poses[0], poses[2]) and not np.array_equal(poses[0], poses[3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sigma": 0.0}, "sigma must be positive"),
+        ({"likelihood_size": 48}, "multiple of input-size"),
+        ({"hidden": 0}, "hidden must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_told(settings, message):
+    with pytest.raises(AirsceneError, match=message):
+        NetworkConfig(**settings)
+
+
+def test_wrong_functions_are_told():
+    angle = [Parameter("a", 1.0, 0.1, 1.0)]
+    with pytest.raises(AirsceneError, match="multiple of 32"):
+        airscene.invert(lambda *_: np.zeros((30, 30)), angle)
+    with pytest.raises(AirsceneError, match="no setting 'stepps'"):
+        airscene.invert(lambda *_: np.zeros((32, 32)), angle, stepps=3)
+    with pytest.raises(AirsceneError, match="as they are drawn"):
+        airscene.invert(lambda *_: np.zeros((32, 32)), angle, images=np.zeros((10, 48, 48)))
+
+
+def test_the_clock_example_learns_to_read_the_time():
+    example = Path(__file__).parents[1] / "examples" / "clock.py"
+    assert len(example.read_text().splitlines()) < 60
+    done = subprocess.run(
+        [sys.executable, example, "1200"], capture_output=True, text=True, check=True
+    )
+    words = done.stdout.splitlines()[-1].split()
+    assert float(words[words.index("error") + 1]) < 2.0
+
+
+def test_states_have_the_shapes_that_resuming_expects():
+    config = InverseConfig(seeds=2, model=CONFIG)
+    shown = make_pictures(PROBLEM, RENDERER, 20, ("train", 0))
+    a, b = start(config, PROBLEM, shown), jax.eval_shape(lambda: start(config, PROBLEM))
+    assert jax.tree.map(jnp.shape, a) == jax.tree.map(jnp.shape, b)
+    assert json.loads(json.dumps(CONFIG.__dict__))["hidden"] == 8
