@@ -74,9 +74,10 @@ LEAST = {"cube": (45, 55), "cup": (45, 55), "sphere": (45, 55), "cylinder": (39,
 @pytest.mark.parametrize("world", [PLAIN, OBJECTS], ids=["plain", "objects"])
 def test_warp_draws_what_opengl_draws(world, started):
     slots = scenes(np.repeat(range(len(world.kinds)), 4))
-    large = started(OpenGL, world, 128, workers=1)(slots)
+    large, small = (started(OpenGL, world, size, workers=1)(slots) for size in (128, 32))
+    np.testing.assert_allclose(small, box_average(large, 32), atol=1e-6)
     by_warp = [started(Warp, world, size)(slots) for size in (128, 32)]
-    by_opengl = [large, box_average(large, 32)]
+    by_opengl = [large, small]
     for i, kind in enumerate(world.kinds):
         rows = slice(4 * i, 4 * i + 4)
         found = [psnr(a[rows], b[rows]) for a, b in zip(by_warp, by_opengl, strict=True)]
@@ -126,7 +127,7 @@ def test_parked_is_absent_for_warp_too(started):
 def test_many_frames_few_frames_and_two_callers_at_once(started, monkeypatch):
     slots = scenes([0, 1, 2, -1, 0, 1, 2, 0])
     expected = np.asarray(started(OpenGL, OBJECTS, 64, frame_size=64, workers=1)(slots))
-    monkeypatch.setattr(opengl, "MEMORY", 3 * 64 * 64 * 3)
+    monkeypatch.setattr(opengl, "MEMORY", 3 * 64 * 64 * 3 * 4)
     pool = started(OpenGL, OBJECTS, 64, frame_size=64, workers=3)
     assert pool._pool.capacity == 3
     np.testing.assert_array_equal(pool(slots), expected)
@@ -136,7 +137,7 @@ def test_many_frames_few_frames_and_two_callers_at_once(started, monkeypatch):
     with ThreadPoolExecutor(2) as threads:
         halves = list(threads.map(pool._host, [rows[:4], rows[4:]] * 10))
     for i, half in enumerate(halves):
-        np.testing.assert_allclose(half / 255, expected[4 * (i % 2) :][:4], atol=1e-6)
+        np.testing.assert_array_equal(half, expected[4 * (i % 2) :][:4])
 
 
 def test_a_call_that_was_interrupted_does_not_spoil_the_next(started):
@@ -170,7 +171,7 @@ def test_a_worker_that_dies_is_a_clear_error(started, monkeypatch, tmp_path, cap
     expected = np.asarray(call(slots))
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(AirsceneError) as error:
-        pool.frames(np.asarray(pool.rows(slots)))
+        pool.images(np.asarray(pool.rows(slots)))
     assert one_line(error) == "a rendering process is killed by SIGKILL"
     with pytest.raises(AirsceneError, match="killed by SIGKILL"), clear_errors(pool):
         jax.block_until_ready(call(slots))
@@ -179,7 +180,7 @@ def test_a_worker_that_dies_is_a_clear_error(started, monkeypatch, tmp_path, cap
     assert not any(map(alive, pids))
     assert not list(tmp_path.iterdir())
     with pytest.raises(AirsceneError, match="closed"):
-        pool.frames(np.asarray(pool.rows(slots)))
+        pool.images(np.asarray(pool.rows(slots)))
     again = started(OpenGL, OBJECTS, 32, workers=1)
     np.testing.assert_array_equal(again(slots), expected)
 
@@ -275,7 +276,7 @@ def test_renderers_have_names():
 class Dots(HostRenderer):
     """A pixel for each thing, and a note of what arrives."""
 
-    size, frame_size, channels = 8, 8, 1
+    size, channels = 8, 1
 
     def __init__(self):
         self.calls = []
@@ -283,11 +284,11 @@ class Dots(HostRenderer):
     def rows(self, slots):
         return jnp.where(slots.present[..., None] > 0, slots.pose, 0).reshape(len(slots.pose), -1)
 
-    def frames(self, rows):
+    def images(self, rows):
         self.calls.append(len(rows))
-        frames = np.zeros((len(rows), 8, 8, 1), np.uint8)
-        frames[:, 0, 0, 0] = np.round(100 * rows[:, 0])
-        return frames
+        images = np.zeros((len(rows), 8, 8, 1), np.float32)
+        images[:, 0, 0, 0] = rows[:, 0]
+        return images
 
 
 def test_equal_rows_are_rendered_once_and_come_back_in_place():
@@ -295,7 +296,7 @@ def test_equal_rows_are_rendered_once_and_come_back_in_place():
     pose = jnp.zeros((6, 1, 3)).at[:, 0, 0].set(x)
     present = jnp.array([[1], [1], [1], [0], [1], [0]], jnp.float32)
     images = jax.jit(dots)(Slots(present, jnp.zeros((6, 1), jnp.int32), pose))
-    np.testing.assert_allclose(images[:, 0, 0, 0] * 255, [30, 10, 30, 0, 10, 0], atol=1e-4)
+    np.testing.assert_allclose(images[:, 0, 0, 0], [0.3, 0.1, 0.3, 0, 0.1, 0])
     assert dots.calls == [3]
 
 
@@ -360,6 +361,8 @@ def test_an_image_is_averaged_only_to_a_divisor_of_its_side():
     np.testing.assert_allclose(box_average(image, 2)[..., 0], [[2.5, 4.5], [10.5, 12.5]])
     with pytest.raises(AirsceneError, match="4 pixels cannot be averaged to 3"):
         box_average(image, 3)
+    with pytest.raises(AirsceneError, match="128 pixels cannot be averaged to 48"):
+        OpenGL(OBJECTS, 48)
 
 
 # Finite differences
@@ -414,7 +417,7 @@ def test_under_vmap_everything_is_rendered_in_one_call():
     gradient = jax.jit(jax.vmap(jax.grad(value)))(pose)
     assert dots.calls == [5 * 3 * (1 + 2 * 2 * 3)]
     expected = np.zeros((5, 3, 2, 3))
-    expected[..., 0, 0] = 100 / 255
+    expected[..., 0, 0] = 1
     np.testing.assert_allclose(gradient, expected, atol=1e-3)
     jax.jit(jax.vmap(value))(pose)
     assert dots.calls[1:] == [5 * 3]  # no gradient, no displaced copies

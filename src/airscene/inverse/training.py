@@ -5,7 +5,6 @@ the program: with the images of the batch, of each kind, and all their displaced
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from airscene.inverse.objective import Likelihood, Objective, Render
 from airscene.inverse.problem import WORLDS, Problem, make_problem
 from airscene.renderers import Renderer, Slots, box_average, make_renderer
 from airscene.renderers.differences import differentiable
-from airscene.renderers.host import HostRenderer
+from airscene.renderers.host import clear_errors
 from airscene.training import CHUNK, adam
 
 RENDERED_AT_ONCE = 500
@@ -94,18 +93,6 @@ def render_all(renderer: Renderer, slots: Slots) -> UInt8[np.ndarray, "scenes si
     return np.concatenate(parts)[:total]
 
 
-@contextmanager
-def clear_errors(renderer: Renderer) -> Iterator[None]:
-    """Let a renderer's failure inside a compiled program appear as what it is: one line."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError:
-        failure = renderer.failure if isinstance(renderer, HostRenderer) else None
-        if failure is None:
-            raise
-        raise failure from None
-
-
 def start(
     config: InverseConfig, problem: Problem, pictures: Pictures | None = None
 ) -> InverseState:
@@ -159,6 +146,7 @@ class InverseTrainer:
                 step += length
                 jax.block_until_ready(current.step)
                 seen = self._look(current.model, others) if step == due else None
+                jax.block_until_ready(seen)  # what fails, fails here
                 yield InverseProgress(step, current, seen)
 
     def likelihood(self, step: Any) -> Likelihood:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
 from airscene.renderers import Slots
@@ -22,7 +22,7 @@ from airscene.renderers.host import HostRenderer
 from airscene.renderers.world import RENDER_SIZE, World
 
 MEMORY = 2**24
-"""Bytes of frames that a pool shares; more are rendered in several goes."""
+"""Bytes of images that a pool shares; more are rendered in several goes."""
 BACKENDS = ("cgl", "glfw") if sys.platform == "darwin" else ("egl", "osmesa")
 """Tried in this order where MUJOCO_GL is not set."""
 SECONDS_TO_END = 5
@@ -30,7 +30,10 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 class OpenGL(HostRenderer):
-    """Renders with MuJoCo's own renderer. Use as a context manager, or call `close`."""
+    """Renders frames with MuJoCo's own renderer, and averages them down to `size`.
+
+    Use as a context manager, or call `close`.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,9 @@ class OpenGL(HostRenderer):
         mjcf: str | None = None,
         camera: str = "view",
     ):
-        self.world, self.size, self.frame_size = world, size, frame_size
+        if frame_size % size:
+            raise AirsceneError(f"a frame of {frame_size} pixels cannot be averaged to {size}")
+        self.world, self.size = world, size
         asked = backend or os.environ.get("MUJOCO_GL")
         self._pool = _start(
             (asked,) if asked else BACKENDS,
@@ -50,7 +55,8 @@ class OpenGL(HostRenderer):
             {
                 "mjcf": mjcf or world.mjcf(),
                 "bodies": world.slots * len(world.kinds),
-                "size": frame_size,
+                "frame_size": frame_size,
+                "size": size,
                 "camera": camera,
             },
         )
@@ -62,17 +68,17 @@ class OpenGL(HostRenderer):
         bodies = self.world.mocap(slots)
         return bodies.reshape(bodies.shape[0], -1)
 
-    def frames(
+    def images(
         self, rows: Float[np.ndarray, "batch numbers"]
-    ) -> UInt8[np.ndarray, "batch side side 3"]:
+    ) -> Float[np.ndarray, "batch size size 3"]:
         """Rendered by all processes, each its share."""
         if not self._finalizer.alive:
             raise AirsceneError("this renderer is closed")
-        frames = np.empty((len(rows), self.frame_size, self.frame_size, 3), np.uint8)
+        images = np.empty((len(rows), self.size, self.size, 3), np.float32)
         most = self._pool.capacity
         for i in range(0, len(rows), most):
-            self._pool.render(rows[i : i + most], out=frames[i : i + most])
-        return frames
+            self._pool.render(rows[i : i + most], out=images[i : i + most])
+        return images
 
     def close(self) -> None:
         """End the processes."""
@@ -86,7 +92,7 @@ class _Died(AirsceneError):
 class _Worker:
     """One process, and the lines that go to and fro."""
 
-    def __init__(self, task: dict[str, Any], environment: dict[str, str], log: IO[str]):
+    def __init__(self, environment: dict[str, str], log: IO[str]):
         self.log, self.busy = log, False
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER)],
@@ -99,7 +105,6 @@ class _Worker:
         )
         assert self.process.stdin and self.process.stdout
         self.input, self.output = self.process.stdin, self.process.stdout
-        self.tell(json.dumps(task))
 
     def tell(self, line: str) -> None:
         """Ask for something."""
@@ -144,22 +149,21 @@ class _Pool:
     """The processes of one renderer, and the memory they share."""
 
     def __init__(self, backend: str, workers: int, task: dict[str, Any]):
-        side = task["size"]
-        self.backend, self.capacity = backend, max(1, MEMORY // (side * side * 3))
+        size = task["size"]
+        self.backend, self.capacity = backend, max(1, MEMORY // (size * size * 3 * 4))
         self.workers: list[_Worker] = []
         self.log = tempfile.TemporaryFile("a+")  # noqa: SIM115  closed by `close`
         try:
             # The files go as soon as everyone has mapped them: whatever happens, none stay behind.
             with tempfile.TemporaryDirectory(prefix="airscene-", dir=_shared()) as folder:
-                rows, frames = (str(Path(folder) / name) for name in ("rows", "frames"))
-                task = {**task, "capacity": self.capacity, "rows": rows, "frames": frames}
-                numbers = (self.capacity, task["bodies"] * 7)
-                self.rows = np.memmap(rows, np.float32, "w+", shape=numbers)
-                self.frames = np.memmap(
-                    frames, np.uint8, "w+", shape=(self.capacity, side, side, 3)
-                )
+                rows, images = (str(Path(folder) / name) for name in ("rows", "images"))
+                task = {**task, "capacity": self.capacity, "rows": rows, "images": images}
+                shapes = (self.capacity, task["bodies"] * 7), (self.capacity, size, size, 3)
+                self.rows = np.memmap(rows, np.float32, "w+", shape=shapes[0])
+                self.images = np.memmap(images, np.float32, "w+", shape=shapes[1])
                 for _ in range(workers):
-                    self.workers.append(_Worker(task, _environment(backend), self.log))
+                    self.workers.append(_Worker(_environment(backend), self.log))
+                    self.workers[-1].tell(json.dumps(task))
                 answers = [worker.hear() for worker in self.workers]
         except BaseException:
             self.close()
@@ -169,14 +173,14 @@ class _Pool:
             raise AirsceneError(f"MuJoCo cannot render this world: {wrong[0]}")
 
     def render(self, rows: np.ndarray, out: np.ndarray) -> None:
-        """Frames of at most `capacity` rows."""
+        """Images of at most `capacity` rows."""
         self._settle()  # an interrupt may have left someone at work
         self.rows[: len(rows)] = rows
         edges = np.linspace(0, len(rows), len(self.workers) + 1).astype(int)
         for worker, start, end in zip(self.workers, edges[:-1], edges[1:], strict=True):
             worker.tell(f"{start} {end}")
         self._settle()
-        out[:] = self.frames[: len(rows)]
+        out[:] = self.images[: len(rows)]
 
     def _settle(self) -> None:
         for worker in self.workers:
@@ -190,7 +194,7 @@ class _Pool:
         for worker in self.workers:
             worker.end()
         self.workers = []
-        self.rows = self.frames = np.empty(0)
+        self.rows = self.images = np.empty(0)
         self.log.close()
 
 

@@ -1,7 +1,8 @@
 """A process that renders with MuJoCo's OpenGL. It runs as a script, and imports nothing of ours.
 
 Standard input: first a line of JSON (see `main`), then lines "START END"; for each it renders those
-rows of the file `rows`, puts the frames, averaged, into the file `images`, and answers "ok". MuJoCo reads MUJOCO_GL.
+rows of the file `rows`, puts the frames, averaged, into the file `images`, and answers "ok".
+MuJoCo reads MUJOCO_GL.
 """
 
 import importlib
