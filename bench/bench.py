@@ -19,8 +19,13 @@ from airscene import training
 from airscene.config import ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
+from airscene.errors import AirsceneError
 from airscene.inference import Predictor, infer_compiled, load
+from airscene.inverse.config import InverseConfig
+from airscene.inverse.inference import infer_compiled as invert_compiled
+from airscene.inverse.training import InverseTrainer, make_pictures, renderer_for
 from airscene.presets import preset
+from airscene.renderers import Slots
 
 RESULTS: dict[str, float | str] = {}
 
@@ -120,6 +125,36 @@ def inference_speed(predictor: Predictor, fast: bool) -> None:
     say(f"batches of {min(256, len(images))}, model.infer (Scene objects)", rate, "images/s")
 
 
+def rendering_speed(fast: bool) -> None:
+    """Both 3D renderers: images, training steps of `objects`, and its inference."""
+    base = preset("objects")
+    assert isinstance(base, InverseConfig)
+    length = 200 if fast else 4
+    for name in ("opengl", "warp"):
+        config = replace(base, renderer=name)
+        try:
+            renderer = renderer_for(config)
+        except AirsceneError as error:
+            say(f"{name}", str(error).split(":")[0])
+            continue
+        with renderer:
+            trainer = InverseTrainer(config, renderer)
+            slots = jax.tree.map(jnp.asarray, trainer.problem.sample(1024, 0))
+            slots = Slots(jnp.ones_like(slots.present), slots.kind, slots.pose)
+            rate = 1024 / seconds(lambda r=renderer, s=slots: jax.jit(r)(s), repeats=3)
+            say(f"{name}: images of 128x128 rays, averaged to 32x32", rate, "images/s")
+            pictures = make_pictures(trainer.problem, renderer, 500, 0)
+            took = seconds(lambda t=trainer, p=pictures: t.chunk(length, p), repeats=3)
+            say(f"{name}: training `objects`, 128 images a step", length / took, "steps/s")
+    predictor = load("objects")
+    picture = np.zeros((1, 32, 32, 3), np.float32)
+    took = seconds(lambda: invert_compiled(predictor.network, picture), repeats=200)
+    say("`objects`: one image (one step), compiled program", 1e3 * took, "ms")
+    picture = np.zeros((128, 128, 3), np.uint8)
+    took = seconds(lambda: predictor.infer(picture) and None, repeats=50)
+    say("`objects`: one image of 128x128, model.infer", 1e3 * took, "ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="digits", help="model to time inference with")
@@ -133,6 +168,7 @@ def main() -> None:
     time_to_99(config, images)
     scaling(config, fast)
     inference_speed(load(arguments.model), fast)
+    rendering_speed(fast)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     say("peak memory of this process", peak, "MiB")
     stats = jax.devices()[0].memory_stats() or {}

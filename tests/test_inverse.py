@@ -233,6 +233,7 @@ def test_training_learns_blobs_and_narrows_the_likelihood():
     shown = make_pictures(PROBLEM, RENDERER, 500, ("train", 0))
     held_out = make_pictures(PROBLEM, RENDERER, 200, ("look", 0))
     (*_, last) = trainer.train(shown, held_out)
+    assert last.look is not None
     slots = jax.tree.map(lambda a: np.asarray(a[0]), last.look.slots)
     there = held_out.truth.present > 0
     assert np.mean(slots.present == held_out.truth.present) > 0.95

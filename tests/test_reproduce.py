@@ -12,6 +12,7 @@ from rich.console import Console
 
 from airscene.cli import main
 from airscene.experiments import generalisation
+from airscene.experiments.tables import csv_text
 
 MODELS = {"air", "dair", "draw", "air-draw", "dair-draw"}
 
@@ -35,7 +36,7 @@ def test_generalisation(tmp_path: Path, capsys) -> None:
     assert (out / "many/dair/model.safetensors").is_file()
     measured = (out / "variance.csv").read_text()
     rows = generalisation._variance(out / "variance.csv", True, Console())
-    assert generalisation._csv(rows) == measured  # read back as it was
+    assert csv_text(rows) == measured  # read back as it was
     assert main(["reproduce", "generalisation", "--quick", "--out", str(out)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -169,7 +169,9 @@ def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem:
         _title(axes, name.capitalize())
     grid[0].set_ylabel("% below", fontsize=8.5, color=MUTED)
     if any(models):
-        lines = {t: line for a in grid for line, t in zip(*a.get_legend_handles_labels(), strict=True)}
+        lines = {
+            t: line for a in grid for line, t in zip(*a.get_legend_handles_labels(), strict=True)
+        }
         figure.legend(
             lines.values(), lines.keys(), loc="outside upper right", frameon=False,
             ncols=len(models), fontsize=9,
@@ -360,9 +362,9 @@ def beside(image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     """An image and, to its right, a drawing brought to its height: RGB, 8 bits."""
     left = np.round(255 * _rgb(image)).astype(np.uint8)
     right = Image.fromarray(np.round(255 * _rgb(drawn).clip(0, 1)).astype(np.uint8))
-    height = max(left.shape[0], right.height)
+    height = max(left.shape[0], right.height, 256)
     pair = [
-        picture.resize((round(picture.width * height / picture.height), height))
+        picture.resize((round(picture.width * height / picture.height), height), resample=0)
         for picture in (Image.fromarray(left), right)
     ]
     return np.concatenate([np.asarray(picture) for picture in pair], axis=1)

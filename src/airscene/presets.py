@@ -1,6 +1,7 @@
 """Every named configuration, in one place."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.errors import AirsceneError
@@ -12,7 +13,8 @@ class Preset:
     """A training run with a name."""
 
     description: str
-    config: TrainConfig | InverseConfig
+    config: Any
+    """A `TrainConfig`, or an `InverseConfig`."""
 
 
 DIFFERENCE = ModelConfig(core="difference", patch=5)
@@ -82,7 +84,7 @@ PRESETS = {
 }
 
 
-def preset(name: str) -> TrainConfig | InverseConfig:
+def preset(name: str) -> Any:
     """The configuration with this name."""
     if name not in PRESETS:
         raise AirsceneError(f"no preset {name!r}; there are {', '.join(PRESETS)}")

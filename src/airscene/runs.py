@@ -43,7 +43,8 @@ class Run:
 
     path: Path
     preset: str
-    config: Config
+    config: Any
+    """A `TrainConfig`, or an `InverseConfig`."""
 
     @property
     def checkpoint(self) -> Path:
@@ -331,7 +332,7 @@ def _figures(
     run: Run, predictor: Predictor, scenes: Scenes, evaluation: Evaluation
 ) -> dict[str, tuple[str, Any]]:
     """The report's pictures with their captions, in the order of the page."""
-    data = run.config.data  # type: ignore[union-attr]
+    data = run.config.data
     shown = as_float(scenes.images[:20]).squeeze(-1 if predictor.config.channels == 1 else ())
     most = min(max(data.counts), predictor.config.max_objects)
     samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]

@@ -319,14 +319,17 @@ def _pictures(
             "in transparent red. Right: what the camera sees.",
             illustrate(
                 WORLDS["objects"],
-                *(
-                    jax.tree.map(lambda a: np.asarray(a)[first], s)
-                    for s in (direct.truth, direct.guess)
-                ),
+                _row(direct.truth, first),
+                _row(direct.guess, first),
                 images[first] / 255,
             ),
         ),
     }
+
+
+def _row(slots: Slots, index: int) -> Slots:
+    """One scene of many."""
+    return jax.tree.map(lambda a: np.asarray(a)[index], slots)
 
 
 def _accuracy_table(rows: list[Row]) -> list[list[str]]:

@@ -49,7 +49,7 @@ class NetworkConfig:
 class InverseConfig:
     """A whole training run."""
 
-    world: str = "objects"
+    world: Literal["objects"] = "objects"
     """What stands on the table."""
     steps: int = 10_000
     """Optimiser steps."""

@@ -149,6 +149,12 @@ class InverseTrainer:
                 jax.block_until_ready(seen)  # what fails, fails here
                 yield InverseProgress(step, current, seen)
 
+    def chunk(self, length: int, pictures: Pictures) -> InverseState:
+        """The first steps, for a benchmark."""
+        state = start(self.config, self.problem, pictures)
+        truth = jax.tree.map(jnp.asarray, pictures.truth)
+        return self._chunk(length, state, jnp.asarray(pictures.images), truth)
+
     def likelihood(self, step: Any) -> Likelihood:
         """Wide at first, then narrower, geometrically, down to the model's own.
 

@@ -1,0 +1,128 @@
+"""3D scenes through the command line: train, resume, eval, infer, reproduce."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import airscene
+from airscene.cli import main
+from airscene.inverse.config import InverseConfig, NetworkConfig
+from airscene.inverse.problem import make_problem
+from airscene.inverse.training import make_pictures
+from airscene.renderers.opengl import OpenGL
+from airscene.renderers.world import OBJECTS
+from airscene.runs import Run, train_run
+
+SMALL = ["--steps=4", "--eval-every=2", "--batch=4", "--scenes=50", "--hidden=8", "--seeds=2"]
+
+
+@pytest.fixture
+def gl(started):
+    """OpenGL is there, or the test is skipped."""
+    return started(OpenGL, OBJECTS, 128, workers=1)
+
+
+def run(*words):
+    return main(list(map(str, words)))
+
+
+def test_train_report_resume_and_eval(gl, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert run("train", "objects", "--out", out, *SMALL) == 0
+    for name in ("model.safetensors", "report.html", "figures/reconstructions.png", "result.json"):
+        assert (out / name).is_file()
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [2, 4]
+    assert len(rows[0]["identity_accuracy"]) == 2
+    assert len(json.loads((out / "result.json").read_text())["per_seed"]["log_likelihood_128"]) == 2
+    assert run("train", "objects", "--out", out, "--resume", *SMALL) == 0
+    assert run("train", "objects", "--out", out, *SMALL) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+class Killed(Exception):
+    pass
+
+
+def test_an_interrupted_run_ends_with_the_same_numbers(gl, tmp_path):
+    network = NetworkConfig(hidden=8)
+    config = InverseConfig(steps=4, eval_every=2, batch=4, scenes=50, seeds=2, model=network)
+    whole, cut = (Run(tmp_path / name, "objects", config) for name in ("whole", "cut"))
+
+    def ignore(*_):
+        pass
+
+    def die_at_the_end(step):
+        if step == config.steps:
+            raise Killed
+
+    assert train_run(whole, False, 1e9, ignore, ignore)
+    with pytest.raises(Killed):
+        train_run(cut, False, 0.0, ignore, die_at_the_end)
+    assert train_run(cut, True, 1e9, ignore, ignore)
+    assert whole.model.read_bytes() == cut.model.read_bytes()
+    assert whole.checkpoint.read_bytes() == cut.checkpoint.read_bytes()
+
+
+def test_the_bundled_model_is_right(gl, tmp_path, capsys):
+    assert run("eval", "objects", "--scenes", 300, "--out", tmp_path) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["presence_accuracy"] >= 0.99
+    assert result["identity_accuracy"] >= 0.99
+    assert result["position_cm_median"] <= 1
+    assert result["rotation_deg_median"] <= 5
+    assert "presence right" in capsys.readouterr().out
+
+
+def test_infer_gives_kind_position_and_angle_and_draws_the_scene_again(gl, tmp_path, capsys):
+    problem = make_problem("objects")
+    pictures = make_pictures(problem, gl, 12, 3)
+    there = np.flatnonzero(pictures.truth.present[:, 0])
+    i = int(next(k for k in there if pictures.truth.kind[k, 0] == 0))  # a cube
+    path = tmp_path / "picture.png"
+    Image.fromarray(pictures.images[i]).save(path)
+    assert run("infer", "objects", path, "--overlay", tmp_path / "drawn") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    (thing,) = json.loads(line)["objects"]
+    x, y, _ = pictures.truth.pose[i, 0]
+    assert thing["kind"] == "cube" and 0 <= thing["angle_deg"] < 90
+    assert np.hypot(thing["position_cm"][0] - 100 * x, thing["position_cm"][1] - 100 * y) < 3
+    drawn = np.asarray(Image.open(tmp_path / "drawn" / "picture.png"))
+    left, right = np.split(drawn.astype(float), 2, axis=1)
+    assert np.abs(left - right).mean() < 4  # the scene drawn again looks like the picture
+
+
+def test_other_pictures_are_taken_too():
+    model = airscene.load("objects")
+    rng = np.random.default_rng(0)
+    for shape in ((128, 128, 3), (32, 32, 3), (50, 50), (90, 160, 3)):
+        assert model.infer(rng.random(shape).astype(np.float32)).count in (0, 1)
+    assert len(model.infer(rng.random((3, 64, 64, 3)).astype(np.float32))) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["infer", "objects", "x.png", "--max-objects", "3"], "fixed"),
+        (["eval", "objects", "--counts", "3"], "one world only"),
+        (["train", "objects", "--world", "moon"], "moon"),
+        (["train", "objects", "--likelihood-size", "100"], "multiple of input-size"),
+        (["train", "objects", "--objective", "guess"], "guess"),
+    ],
+)
+def test_bad_input_gives_one_line(words, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_reproduce_objects_quick(gl, tmp_path, capsys):
+    assert run("reproduce", "objects", "--quick", "--out", tmp_path) == 0
+    for name in ("accuracy.csv", "optimisation.csv", "failures.csv", "index.html"):
+        assert (tmp_path / name).stat().st_size > 100
+    for name in ("figure6", "errors", "optimisation", "setup"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000
+    assert "its figures mean nothing" in (tmp_path / "index.html").read_text()
