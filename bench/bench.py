@@ -23,7 +23,7 @@ from airscene.errors import AirsceneError
 from airscene.inference import Predictor, infer_compiled, load
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.inference import infer_compiled as invert_compiled
-from airscene.inverse.training import InverseTrainer, make_pictures, renderer_for
+from airscene.inverse.training import InverseTrainer, make_pictures, renderer_for, start
 from airscene.presets import preset
 from airscene.renderers import Slots
 
@@ -144,7 +144,14 @@ def rendering_speed(fast: bool) -> None:
             rate = 1024 / seconds(lambda r=renderer, s=slots: jax.jit(r)(s), repeats=3)
             say(f"{name}: images of 128x128 rays, averaged to 32x32", rate, "images/s")
             pictures = make_pictures(trainer.problem, renderer, 500, 0)
-            took = seconds(lambda t=trainer, p=pictures: t.chunk(length, p), repeats=3)
+            state = [start(config, trainer.problem, pictures)]
+            shown = jnp.asarray(pictures.images), jax.tree.map(jnp.asarray, pictures.truth)
+
+            def steps(t=trainer, state=state, shown=shown):
+                state[0] = t.chunk(length, state[0], *shown)
+                return state[0].step
+
+            took = seconds(steps, repeats=3)
             say(f"{name}: training `objects`, 128 images a step", length / took, "steps/s")
     predictor = load("objects")
     picture = np.zeros((1, 32, 32, 3), np.float32)

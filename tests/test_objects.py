@@ -28,7 +28,8 @@ def run(*words):
     return main(list(map(str, words)))
 
 
-def test_train_report_resume_and_eval(gl, tmp_path, capsys):
+def test_train_report_and_resume(gl, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("airscene.inverse.results.EVAL_SCENES", 40)
     out = tmp_path / "run"
     assert run("train", "objects", "--out", out, *SMALL) == 0
     for name in ("model.safetensors", "report.html", "figures/reconstructions.png", "result.json"):
@@ -108,7 +109,7 @@ def test_other_pictures_are_taken_too():
         (["infer", "objects", "x.png", "--max-objects", "3"], "fixed"),
         (["eval", "objects", "--counts", "3"], "one world only"),
         (["train", "objects", "--world", "moon"], "moon"),
-        (["train", "objects", "--likelihood-size", "100"], "multiple of input-size"),
+        (["train", "objects", "--likelihood-size", "100"], "likelihood-size must be"),
         (["train", "objects", "--objective", "guess"], "guess"),
     ],
 )

@@ -105,14 +105,14 @@ def train(argv: list[str]) -> int:
         return 0 if argv and argv[0] in ("-h", "--help") else 2
     name = argv[0]
     default = Train(preset(name))
-    kind = Train[type(default.training)]  # type: ignore[misc]
+    kind = Train[type(default.training)]
     description = f"Train `{name}`: {PRESETS[name].description}."
     options = _parse(kind, f"airscene train {name}", argv[1:], default, description)
     _use_compilation_cache()
     from airscene import runs
 
     out = options.out or _free_folder(Path("runs") / name)
-    run = runs.Run(out, name, options.training)
+    run = runs.Run(out, name, runs.settled(options.training))
     if (out / "config.json").is_file():
         if not options.resume:
             raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
@@ -269,6 +269,7 @@ def _print_result(result: dict[str, Any], console: "Console") -> None:
         "rotation_deg_median_cylinder": ("cylinder: degrees off", 1, ""),
         "log_likelihood_32": ("log-likelihood, 32x32", 1, ""),
         "log_likelihood_128": ("log-likelihood, 128x128", 1, ""),
+        "milliseconds": ("one image, in ms", 1, ""),
     }
     seeds = result.get("per_seed", {})
     several = len(seeds.get("seed", ())) > 1
@@ -283,8 +284,8 @@ def _print_result(result: dict[str, Any], console: "Console") -> None:
         if result.get(name) is None:
             continue
         row = [result[name]]
-        if several:
-            values = np.array([v for v in seeds[name] if v is not None])
+        values = np.array([v for v in seeds.get(name, ()) if v is not None])
+        if several and values.size:
             row += [values.min(), np.median(values), values.max()]
         table.add_row(label, *(f"{factor * v:.2f}{unit}" for v in row))
     console.print(table)

@@ -162,8 +162,9 @@ def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem:
             mine = e["there"] & (e["kind"] == kind)
             values = np.where(e["seen"], e[quantity], np.inf)[mine]
             if values.size:
-                share = 100 * np.arange(1, values.size + 1) / values.size
-                axes.plot(np.sort(values), share, color=colour, linewidth=1.8, label=label)
+                share = 100 * np.arange(values.size + 1) / values.size
+                ends = np.concatenate([[0.0], np.sort(values)])
+                axes.step(ends, share, where="post", color=colour, linewidth=1.8, label=label)
         axes.set(xlim=(0, reach), ylim=(0, 102))
         _frame(axes, "", f"{'position' if unit == 'cm' else 'angle'}, {unit} off")
         _title(axes, name.capitalize())

@@ -50,8 +50,9 @@ MEASURES = {
     "rotation_deg_median": Measure("Cube's angle", "deg", ".1f", "median error in degrees mod 90"),
     "rotation_deg_90_cube": Measure("Cube's angle, 90% quantile", "deg, 90%", ".1f", "degrees"),
     "rotation_deg_median_cylinder": Measure("Cylinder's angle", "cyl. deg", ".1f", "degrees"),
-    "log_likelihood_32": Measure("Image log-likelihood", "log-lik. 32", ",.1f", "32x32, nats"),
-    "log_likelihood_128": Measure("Image log-likelihood", "log-lik. 128", ",.0f", "128x128, nats"),
+    "log_likelihood_32": Measure("Log-likelihood at 32x32", "log-lik. 32", ",.1f", "nats"),
+    "log_likelihood_128": Measure("Log-likelihood at 128x128", "log-lik. 128", ",.0f", "nats"),
+    "milliseconds": Measure("Time per image", "ms", ".2f", "ms, one image, compiled network"),
     "mean_steps": Measure("Mean steps", "steps", ".2f", "inference steps per image"),
     "scenes": Measure("Held-out scenes", "", ",.0f"),
 }

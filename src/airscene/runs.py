@@ -106,6 +106,15 @@ class Run:
         return rows
 
 
+def settled(config: Config) -> Config:
+    """A configuration in which nothing depends on the machine: a run goes on as it began."""
+    if not isinstance(config, InverseConfig):
+        return config
+    from airscene.renderers import resolved
+
+    return replace(config, renderer=resolved(config.renderer))
+
+
 def train_run(
     run: Run,
     resume: bool,

@@ -7,7 +7,7 @@ resuming, checkpoints, the metrics file, the served seed. A new kind of model is
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -42,6 +42,7 @@ class Row:
     rotation_deg: Values = field(default_factory=list)
 
 
+@runtime_checkable
 class Task(Protocol):
     """Something to train."""
 
@@ -139,20 +140,21 @@ class Inverting:
         try:
             make = (trainer.problem, trainer.renderer)
             pictures = make_pictures(*make, c.scenes, ("train", c.data_seed))
-            self.held_out = make_pictures(*make, LOOK_SCENES, ("look", c.data_seed))
+            looked_at = min(LOOK_SCENES, 100 * -(-c.scenes // 100))
+            self.held_out = make_pictures(*make, looked_at, ("look", c.data_seed))
             yield from trainer.train(pictures, self.held_out, state)
         finally:
             trainer.renderer.close()
 
     def row(self, progress: Any, seconds: float) -> Row:
         """ELBO, presences, kinds, positions and angles."""
-        from airscene.inverse.evaluation import figures
+        from airscene.inverse.evaluation import measures
         from airscene.inverse.problem import make_problem
 
         problem, seen = make_problem(self.config.world), progress.look
         truth = self.held_out.truth
         each = [
-            figures(problem, jax.tree.map(lambda a, i=i: a[i], seen.slots), truth)
+            measures(problem, jax.tree.map(lambda a, i=i: a[i], seen.slots), truth)
             for i in range(self.config.seeds)
         ]
         elbo = _rounded(seen.elbo, 3)
@@ -164,7 +166,7 @@ class Inverting:
             warnings=_complaints(self.config, elbo, each),
             identity_accuracy=_rounded([f["identity_accuracy"] for f in each], 5),
             position_cm=_rounded([f["position_cm_median"] for f in each], 3),
-            rotation_deg=_rounded([f["rotation_deg_median"] for f in each], 3),
+            rotation_deg=_rounded([f.get("rotation_deg_median", math.nan) for f in each], 3),
         )
 
 
@@ -174,7 +176,7 @@ def _complaints(
     """For each seed, what looks wrong with it without labels."""
     if config.objective == "supervised":
         return [None] * len(each)
-    best = np.nanmax(np.array(elbo, float))
+    best = max((e for e in elbo if e is not None and math.isfinite(e)), default=math.nan)
     return [
         "diverged: its ELBO is not finite"
         if e is None or not math.isfinite(e)

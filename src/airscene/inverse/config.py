@@ -23,6 +23,9 @@ class NetworkConfig:
     """Standard deviation of a pixel under the likelihood, after blurring."""
     blur: float = 0.7
     """Width of the likelihood's blur (a Gaussian's sd), in pixels of a 32-pixel image."""
+    most_sd: float = 0.1
+    """Bound on the sd of q(z_where), in the prior's sds. An angle that is not yet understood would
+    otherwise spread over the whole circle, where the likelihood is flat, and stay there."""
 
     @property
     def height(self) -> int:
@@ -35,14 +38,17 @@ class NetworkConfig:
         return self.input_size
 
     def __post_init__(self) -> None:
-        for name in ("sigma", "blur"):
+        for name in ("sigma", "blur", "most_sd"):
             value = getattr(self, name)
-            require(math.isfinite(value) and value > 0, f"{name} must be positive, not {value}")
-        for name in ("hidden", "input_size", "likelihood_size"):
+            ok = math.isfinite(value) and value > 0
+            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+        require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
+        for name in ("hidden", "input_size"):
             value = getattr(self, name)
             require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
-        ok = self.likelihood_size % self.input_size == 0
-        require(ok, f"likelihood-size must be a multiple of input-size, not {self.likelihood_size}")
+        size = self.likelihood_size
+        ok = size >= 1 and size % self.input_size == 0 and 128 % size == 0
+        require(ok, f"likelihood-size must be 32, 64 or 128, not below input-size; not {size}")
 
 
 @dataclass(frozen=True)

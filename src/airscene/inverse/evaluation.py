@@ -21,7 +21,7 @@ def matched(found: Slots, truth: Slots) -> Slots:
         there = truth.present[i][:, None] * found.present[i][None]
         order.append(linear_sum_assignment(np.where(there > 0, gap, FAR))[1])
     rows, columns = np.arange(len(order))[:, None], np.array(order)
-    return Slots(*(np.asarray(a)[rows, columns] for a in (found.present, found.kind, found.pose)))  # type: ignore
+    return Slots(*(np.asarray(a)[rows, columns] for a in (found.present, found.kind, found.pose)))
 
 
 def angle_error(yaw: np.ndarray, true: np.ndarray, symmetry: float) -> np.ndarray:
@@ -55,7 +55,7 @@ def errors(problem: Problem, found: Slots, truth: Slots) -> dict[str, np.ndarray
     }
 
 
-def figures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
+def measures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
     """Flat figures for a table and result.json."""
     e = errors(problem, found, truth)
     count = np.sum(np.asarray(found.present) > 0, axis=1)
@@ -78,7 +78,7 @@ def figures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
 
 
 def _numpy(slots: Slots) -> Slots:
-    return Slots(*(np.asarray(a) for a in (slots.present, slots.kind, slots.pose)))  # type: ignore
+    return Slots(*(np.asarray(a) for a in (slots.present, slots.kind, slots.pose)))
 
 
 def _mean(values: np.ndarray) -> float:

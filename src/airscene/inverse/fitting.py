@@ -14,7 +14,7 @@ from airscene.inverse.config import InverseConfig
 from airscene.inverse.inference import InversePredictor
 from airscene.inverse.problem import Parameter, Problem
 from airscene.inverse.training import InverseTrainer, Pictures, make_pictures
-from airscene.renderers import Renderer
+from airscene.renderers import Renderer, box_average
 from airscene.renderers.function import Function
 
 
@@ -46,16 +46,21 @@ def invert(
     start = asdict(InverseConfig(objective=objective, steps=3_000, batch=32))
     start["model"] |= {"channels": renderer.channels, "likelihood_size": renderer.size}
     config = _configure(start, settings)
+    if images is not None and config.objective == "supervised":
+        raise AirsceneError("images come without labels: supervised needs none, but random scenes")
+    trainer = InverseTrainer(config, renderer, problem)
     pictures = make_pictures(problem, renderer, 100, ("look", 0))
     if images is None:
         shown = make_pictures(problem, renderer, config.scenes, ("train", config.data_seed))
     else:
         shown = Pictures(_at_size(as_uint8(images), renderer), problem.sample(len(images), 0))
     last = None
-    for last in InverseTrainer(config, renderer, problem).train(shown, pictures):
+    for last in trainer.train(shown, pictures):
         if progress and last.look is not None:
             print(f"step {last.step:,} of {config.steps:,}: ELBO {np.max(last.look.elbo):.1f}")
     assert last is not None and last.look is not None
+    if not np.isfinite(last.look.elbo).any():
+        raise AirsceneError("every seed diverged; try a lower learning_rate")
     best = int(np.nanargmax(np.asarray(last.look.elbo)))
     note = {"command": "airscene.invert", "seed": config.seed + best}
     return InversePredictor(training.pick(last.state.model, best), note, renderer)
@@ -81,8 +86,8 @@ def _at_size(images: np.ndarray, renderer: Renderer) -> np.ndarray:
             f"images must be squares of a multiple of {size} pixels with {renderer.channels} "
             f"channels, as they are drawn, not {images.shape[1:]}"
         )
-    parts = images.reshape(len(images), size, side // size, size, side // size, -1)
-    return np.round(parts.mean(axis=(2, 4))).astype(np.uint8)
+    small = box_average(images.astype(np.float32), size)
+    return np.round(np.asarray(small)).astype(np.uint8)
 
 
 def _configure(values: dict[str, Any], settings: dict[str, Any]) -> InverseConfig:

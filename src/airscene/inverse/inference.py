@@ -15,8 +15,9 @@ from jaxtyping import Float
 from airscene import checkpoint
 from airscene.inference import BATCHES, Frame, as_float_image, as_list
 from airscene.inverse.model import InverseNetwork
-from airscene.inverse.problem import WORLDS, Problem
-from airscene.renderers import Renderer, Slots
+from airscene.inverse.problem import Problem
+from airscene.renderers import Renderer, Slots, box_average
+from airscene.renderers.host import draw
 
 
 @jax.jit
@@ -58,7 +59,7 @@ class Thing:
             "presence": round(self.presence, 6),
             "kinds": {name: round(p, 6) for name, p in self.kinds.items()},
         }
-        if "yaw" in self.pose:
+        if {"x", "y", "yaw"} <= self.pose.keys():
             values["position_cm"] = [round(v, 2) for v in self.position_cm]
             values["angle_deg"] = None if self.angle_deg is None else round(self.angle_deg, 1)
         values["pose"] = {name: round(v, 5) for name, v in self.pose.items()}
@@ -143,7 +144,7 @@ class InversePredictor:
     def render(self, layout: Layout) -> Float[np.ndarray, "side side channels"]:
         """The scene drawn again by the renderer."""
         batch = jax.tree.map(lambda a: np.asarray(a)[None], layout.slots)
-        return np.asarray(jax.jit(self.renderer)(batch))[0]
+        return draw(self.renderer, batch)[0]
 
     @cached_property
     def renderer(self) -> Renderer:
@@ -153,14 +154,14 @@ class InversePredictor:
         from airscene.renderers.opengl import OpenGL
         from airscene.renderers.world import RENDER_SIZE
 
-        return OpenGL(WORLDS[self.problem.name], RENDER_SIZE, workers=1)
+        return OpenGL(self.problem.world, RENDER_SIZE, workers=1)
 
     def _small(self, image: np.ndarray) -> np.ndarray:
         """The image as the network takes it; where that is exact, by averaging squares."""
         c, image = self.network.config, as_float_image(np.asarray(image))
         side, size = image.shape[0], c.input_size
         if image.ndim == 3 and image.shape == (side, side, c.channels) and side % size == 0:
-            return image.reshape(size, side // size, size, side // size, -1).mean(axis=(1, 3))
+            return np.asarray(box_average(image, size))
         return Frame.of(image, c).pixels
 
     def _layout(self, slots: Slots, omega: Any, row: int) -> Layout:
@@ -170,7 +171,6 @@ class InversePredictor:
         kinds = np.exp(np.asarray(omega.log_kind[row]))
         sd = np.asarray(omega.where.sd[row]) * [p.sd for p in self.problem.parameters]
         names = [p.name for p in self.problem.parameters]
-        symmetries = self.problem.symmetries or (360.0,) * len(self.problem.kinds)
         things = tuple(
             Thing(
                 kind=self.problem.kinds[kind[i]],
@@ -178,9 +178,9 @@ class InversePredictor:
                 kinds=dict(zip(self.problem.kinds, map(float, kinds[i]), strict=True)),
                 pose=dict(zip(names, map(float, pose[i]), strict=True)),
                 sd=dict(zip(names, map(float, sd[i]), strict=True)),
-                symmetry=symmetries[kind[i]],
+                symmetry=self.problem.symmetries[kind[i]],
             )
             for i in range(self.problem.slots)
             if present[i] > 0
         )
-        return Layout(things, tuple(map(float, chance)), Slots(present, kind, pose))  # type: ignore
+        return Layout(things, tuple(map(float, chance)), Slots(present, kind, pose))

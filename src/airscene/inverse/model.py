@@ -22,10 +22,6 @@ from airscene.renderers import Slots, box_average
 CONTRAST = 8.0
 """What brings the few pixels of a thing to the size that networks expect."""
 
-MOST_SD = 0.1
-"""Bound on q(z_where)'s sd. An angle that is not yet understood would otherwise spread over the
-whole circle, where the likelihood is flat in its mean and in its sd: it would stay there."""
-
 Image = Float[Array, "side side channels"]
 
 
@@ -79,7 +75,7 @@ class InverseNetwork(eqx.Module):
         logit, kind, mean, side, sd = jnp.split(
             self.head(h), np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
         )
-        where = Normal(self._mean(mean, side), MOST_SD * jax.nn.sigmoid(sd) + 1e-4)
+        where = Normal(self._mean(mean, side), self.config.most_sd * jax.nn.sigmoid(sd) + 1e-4)
         return Omega(logit[0], jax.nn.log_softmax(kind), where), h
 
     def _mean(self, mean: Array, side: Array) -> Array:

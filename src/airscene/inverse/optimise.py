@@ -18,15 +18,14 @@ from airscene.inverse.problem import Problem
 from airscene.renderers import Slots
 
 OPTIMISERS = {
-    "momentum": lambda rate: optax.chain(optax.normalize_by_update_norm(), optax.sgd(rate, 0.9)),
-    "adam": lambda rate: optax.adam(rate, b1=0.8, b2=0.95),
-    "rprop": lambda rate: optax.rprop(rate, max_step_size=0.5),
-    "adam-fine": lambda rate: optax.adam(rate, b1=0.8, b2=0.95),
+    "momentum": optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.02, 0.9)),
+    "adam": optax.adam(0.1, b1=0.8, b2=0.95),
+    "rprop": optax.rprop(0.1, max_step_size=0.5),
+    "fine": optax.adam(0.01, b1=0.8, b2=0.95),
 }
-"""Step sizes are in the parameters' prior standard deviations."""
-RATES = {"momentum": 0.02, "adam": 0.1, "rprop": 0.1, "adam-fine": 0.01}
+"""Steps are in the parameters' prior standard deviations. `fine` starts from an answer."""
 SCRATCH = ("momentum", "adam", "rprop")
-"""Those that start from anywhere; adam-fine starts from an answer."""
+"""Those that start from anywhere."""
 
 
 class Ascent(eqx.Module):
@@ -50,7 +49,7 @@ def ascend(
 ) -> Ascent:
     """Follow the gradient of log p(x | scene) with respect to the poses, each image on its own."""
     sd = jnp.array([p.sd for p in problem.parameters])
-    optimiser = OPTIMISERS[name](RATES[name])
+    optimiser = OPTIMISERS[name]
 
     def value(z, slots):
         scene = Slots(slots.present, slots.kind, z * sd)

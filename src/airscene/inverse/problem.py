@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from airscene.config import require
 from airscene.errors import AirsceneError
 from airscene.renderers import Slots
 from airscene.renderers.world import OBJECTS, World
@@ -24,6 +25,13 @@ class Parameter:
     period: float = 0.0
     """For a parameter on a circle, its length; 0 for one on a line."""
 
+    def __post_init__(self) -> None:
+        for name in ("sd", "step", "limit"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value > 0
+            require(ok, f"{name} of parameter {self.name!r} must be positive, not {value}")
+        require(self.period >= 0, f"period of {self.name!r} must not be negative")
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -37,6 +45,25 @@ class Problem:
     """Prior probability that a slot is taken; 1 for scenes in which every slot is."""
     symmetries: tuple[float, ...] = ()
     """For each kind the smallest turn, in degrees, that changes nothing; 0 for any turn."""
+
+    def __post_init__(self) -> None:
+        require(self.slots >= 1, f"slots must be at least 1, not {self.slots}")
+        require(0 < self.presence <= 1, f"presence must lie in (0, 1], not {self.presence}")
+        require(len(self.kinds) > 0, "there must be a kind of thing")
+        require(len(self.parameters) > 0, "there must be a parameter")
+        if not self.symmetries:
+            object.__setattr__(self, "symmetries", (360.0,) * len(self.kinds))
+
+    @property
+    def world(self) -> World:
+        """The table that the problem is about, for those that have a name here."""
+        if self.name not in WORLDS:
+            names = ", ".join(WORLDS)
+            raise AirsceneError(
+                f"this model inverts a renderer of your own; only scenes of {names} can be drawn "
+                "and evaluated without it"
+            )
+        return WORLDS[self.name]
 
     @property
     def steps(self) -> tuple[float, ...]:
@@ -53,9 +80,9 @@ class Problem:
         shape = (scenes, self.slots)
         limits = np.array([p.limit for p in self.parameters])
         return Slots(
-            present=(rng.random(shape) < self.presence).astype(np.float32),  # type: ignore
-            kind=rng.integers(0, len(self.kinds), shape).astype(np.int32),  # type: ignore
-            pose=(rng.uniform(-1, 1, (*shape, len(limits))) * limits).astype(np.float32),  # type: ignore
+            present=(rng.random(shape) < self.presence).astype(np.float32),
+            kind=rng.integers(0, len(self.kinds), shape).astype(np.int32),
+            pose=(rng.uniform(-1, 1, (*shape, len(limits))) * limits).astype(np.float32),
         )
 
 

@@ -20,11 +20,11 @@ from airscene.inverse import evaluation
 from airscene.inverse.inference import InversePredictor, infer_compiled
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood
-from airscene.inverse.problem import WORLDS
 from airscene.inverse.training import Pictures, make_pictures, render_all
 from airscene.presets import PRESETS
-from airscene.renderers import Renderer, Slots, box_average, make_renderer
+from airscene.renderers import Renderer, Slots, box_average, make_renderer, resolved
 from airscene.renderers.world import RENDER_SIZE
+from airscene.training import pick
 
 SHOWN = 20
 
@@ -33,7 +33,7 @@ def evaluate_all(
     served: InversePredictor, run: Any, seed: int = EVAL_SEED, scenes: int = EVAL_SCENES
 ) -> dict[str, Any]:
     """The served model's figures on held-out scenes, and those of all seeds of its run."""
-    renderer = make_renderer("auto", WORLDS[served.problem.name], RENDER_SIZE)
+    renderer = make_renderer("auto", served.problem.world, RENDER_SIZE)
     try:
         pictures = make_pictures(served.problem, renderer, scenes, ("test", seed))
         return finite(evaluate_on(served, run, pictures, renderer))
@@ -52,9 +52,12 @@ def evaluate_on(
         return result
     models = run.state().model
     seeds = [run.config.seed + i for i in range(run.config.seeds)]
+    figures_of_served = {k: v for k, v in result.items() if k not in ("scenes", "milliseconds")}
     each = [
-        evaluate(jax.tree.map(lambda a, i=i: a[i], models), pictures, renderer)
-        for i in range(len(seeds))
+        figures_of_served
+        if seed == served.note.get("seed")
+        else evaluate(pick(models, i), pictures, renderer)
+        for i, seed in enumerate(seeds)
     ]
     table = {"seed": seeds, **{name: [r[name] for r in each] for name in each[0]}}
     rows = run.metrics()
@@ -75,7 +78,7 @@ def evaluate(network: InverseNetwork, pictures: Pictures, renderer: Renderer) ->
     found = best_guesses(network, pictures.images)
     drawn = render_all(renderer, found)
     return {
-        **evaluation.figures(network.problem, found, pictures.truth),
+        **evaluation.measures(network.problem, found, pictures.truth),
         **{
             f"log_likelihood_{size}": float(np.mean(v))
             for size, v in log_likelihoods(network, pictures.images, drawn).items()
@@ -85,10 +88,11 @@ def evaluate(network: InverseNetwork, pictures: Pictures, renderer: Renderer) ->
 
 def best_guesses(network: InverseNetwork, images: np.ndarray) -> Slots:
     """The most probable scene of each image."""
-    predictor = InversePredictor(network)
-    size = network.config.input_size
-    small = np.asarray(box_average(jnp.asarray(images, jnp.float32) / 255, size))
-    return predictor.infer_arrays(small)[0]
+    predictor, size = InversePredictor(network), network.config.input_size
+    parts = [
+        box_average(images[i : i + 500] / np.float32(255), size) for i in range(0, len(images), 500)
+    ]
+    return predictor.infer_arrays(np.concatenate([np.asarray(part) for part in parts]))[0]
 
 
 def log_likelihoods(
@@ -99,7 +103,7 @@ def log_likelihoods(
     likelihood = Likelihood(c.sigma, c.blur)
 
     @jax.jit
-    def pair(x, y, size=32):
+    def pair(x, y):
         x, y = (jnp.asarray(a, jnp.float32) / 255 for a in (x, y))
         return likelihood(box_average(x, 32), box_average(y, 32)), likelihood(x, y)
 
@@ -123,7 +127,7 @@ def milliseconds(predictor: InversePredictor, pictures: Pictures, repeats: int =
 def report_run(run: Any) -> Path:
     """Write report.html and its figures, and result.json."""
     served = load(run.path)
-    renderer = make_renderer("auto", WORLDS[served.problem.name], RENDER_SIZE)
+    renderer = make_renderer("auto", served.problem.world, RENDER_SIZE)
     try:
         pictures = make_pictures(served.problem, renderer, EVAL_SCENES, ("test", EVAL_SEED))
         result = finite(evaluate_on(served, run, pictures, renderer))
@@ -138,7 +142,7 @@ def report_run(run: Any) -> Path:
         "Scenes": f"{', '.join(served.problem.kinds)} or nothing; {c.scenes:,} to train on",
         "Training": f"{c.steps:,} steps of {c.batch} images, {c.objective}, "
         + (f"{c.seeds} seeds" if c.seeds > 1 else f"seed {c.seed}"),
-        "Renderer": f"{c.renderer}; {'central' if c.central else 'forward'} differences",
+        "Renderer": f"{resolved(c.renderer)}; {'central' if c.central else 'forward'} differences",
         "Model": f"recurrent network of {c.model.hidden} units on "
         f"{c.model.input_size}x{c.model.input_size} pixels",
         "Command": f"airscene train {run.preset}"

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree, UInt8
 
+from airscene.errors import AirsceneError
 from airscene.inverse import objective
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.model import InverseNetwork
@@ -64,13 +65,10 @@ class InverseProgress(eqx.Module):
     """Every `eval_every` steps and at the end."""
 
 
-def renderer_for(config: InverseConfig, size: int | None = None) -> Renderer:
+def renderer_for(config: InverseConfig) -> Renderer:
     """The renderer of a configuration's world."""
-    size = size or config.model.likelihood_size
-    renderer = make_renderer(config.renderer, WORLDS[config.world], size)
-    if config.rays:
-        renderer.samples = config.rays  # type: ignore[attr-defined]
-    return renderer
+    world, size = WORLDS[config.world], config.model.likelihood_size
+    return make_renderer(config.renderer, world, size, config.rays)
 
 
 def make_pictures(
@@ -122,9 +120,16 @@ class InverseTrainer:
     ):
         self.config = config
         self.problem = problem or make_problem(config.world)
+        if config.objective == "enumerate" and self.problem.slots > 1:
+            raise AirsceneError("enumerate is for one slot; use objective score for several")
         self.renderer = renderer or renderer_for(config)
+        if self.renderer.channels != config.model.channels:
+            raise AirsceneError(
+                f"the renderer's images have {self.renderer.channels} channels, not "
+                f"{config.model.channels}"
+            )
         self._render = differentiable(self.renderer, self.problem.steps, config.central)
-        self._chunk = jax.jit(self._steps, static_argnums=0, donate_argnums=1)
+        self.chunk = jax.jit(self._steps, static_argnums=0, donate_argnums=1)
         self._look = jax.jit(self._looked)
 
     def train(
@@ -142,18 +147,12 @@ class InverseTrainer:
             while step < config.steps:
                 due = min(step - step % config.eval_every + config.eval_every, config.steps)
                 length = min(chunk, due - step)
-                current = self._chunk(length, current, images, truth)
+                current = self.chunk(length, current, images, truth)
                 step += length
                 jax.block_until_ready(current.step)
                 seen = self._look(current.model, others) if step == due else None
                 jax.block_until_ready(seen)  # what fails, fails here
                 yield InverseProgress(step, current, seen)
-
-    def chunk(self, length: int, pictures: Pictures) -> InverseState:
-        """The first steps, for a benchmark."""
-        state = start(self.config, self.problem, pictures)
-        truth = jax.tree.map(jnp.asarray, pictures.truth)
-        return self._chunk(length, state, jnp.asarray(pictures.images), truth)
 
     def likelihood(self, step: Any) -> Likelihood:
         """Wide at first, then narrower, geometrically, down to the model's own.
@@ -214,10 +213,11 @@ class InverseTrainer:
 
         def one(model):
             size = min(100, len(images))
-            parts = images[: len(images) // size * size].reshape(-1, size, *images.shape[1:])
+            rows = np.arange(-(-len(images) // size) * size) % len(images)  # whole parts
+            parts = images[rows].reshape(-1, size, *images.shape[1:])
             keys = jax.random.split(jax.random.key(0), len(parts))
             value, slots = jax.lax.map(partial(part, model), (parts, keys))
-            slots = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), slots)
+            slots = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[: len(images)], slots)
             return Seen(jnp.mean(value), slots)
 
         return jax.vmap(one)(models)

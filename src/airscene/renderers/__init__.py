@@ -72,19 +72,30 @@ class Renderer(ABC):
         self.close()
 
 
-def make_renderer(name: str, world: World, size: int) -> Renderer:
-    """`opengl` or `warp`; `auto` is Warp where JAX has a GPU, else OpenGL."""
-    if name == "auto":
-        name = "opengl" if jax.default_backend() == "cpu" else "warp"
+def make_renderer(name: str, world: World, size: int, rays: int = 0) -> Renderer:
+    """`opengl` or `warp`; `auto` is Warp where JAX has a GPU, else OpenGL.
+
+    rays: for Warp, rays a pixel along each axis; 0 for as many as make up 128 pixels.
+    """
+    name = resolved(name)
     if name == "opengl":
+        if rays:
+            raise AirsceneError("rays are for the renderer warp; opengl has none")
         from airscene.renderers.opengl import OpenGL
 
         return OpenGL(world, size)
     if name == "warp":
         from airscene.renderers.warp import Warp
 
-        return Warp(world, size)
+        return Warp(world, size, rays or None)
     raise AirsceneError(f"no renderer {name!r}; there are auto, opengl, warp")
+
+
+def resolved(name: str) -> str:
+    """`auto` as what it stands for on this machine."""
+    if name != "auto":
+        return name
+    return "opengl" if jax.default_backend() == "cpu" else "warp"
 
 
 def box_average(images: Float[Any, "*batch side side channels"], size: int) -> Any:

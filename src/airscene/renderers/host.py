@@ -74,6 +74,12 @@ def clear_errors(renderer: Renderer) -> Iterator[None]:
         raise failure from None
 
 
+def draw(renderer: Renderer, slots: Slots) -> Float[np.ndarray, "batch size size channels"]:
+    """Images of a batch, outside of a compiled program."""
+    with clear_errors(renderer):
+        return np.asarray(jax.jit(renderer)(jax.tree.map(jnp.asarray, slots)))
+
+
 def _worth_logging(record: logging.LogRecord) -> bool:
     """JAX logs what a callback raises, with its traceback; our one line will be shown anyway."""
     return not (record.exc_info and isinstance(record.exc_info[1], AirsceneError))
