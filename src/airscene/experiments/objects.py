@@ -32,7 +32,7 @@ from airscene.renderers.differences import differentiable
 from airscene.renderers.host import clear_errors, draw
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE
-from airscene.runs import Run, best_seed
+from airscene.runs import Run, best_seed, settled
 from airscene.training import pick
 
 LABELS = {"air": "AIR", "score": "AIR, score function", "supervised": "supervised"}
@@ -102,6 +102,7 @@ def jobs(seeds: int, quick: bool = False) -> dict[str, InverseConfig]:
 
 def train(out: Path, name: str, config: InverseConfig, console: Console) -> bool:
     """Train one model, or go on with it; False if it was stopped."""
+    config = settled(config)
     run = Run(out / name, "objects", config)
     if (out / name / "config.json").is_file():
         run = Run.open(out / name, expected=config)
@@ -253,9 +254,7 @@ class Direct:
             "of at most": (self.size.steps + 1) * self.size.restarts,
             "ms a step": round(1000 * seconds, 2),
             "seconds, median": round(wait, 3) if np.isfinite(wait) else wait,
-            "times AIR's time": round(1000 * wait / self.milliseconds)
-            if np.isfinite(wait)
-            else wait,
+            "times AIR's time": round(times) if np.isfinite(times) else times,
             "nats above AIR, median": round(float(np.median(log_lik - self.target)), 1),
             "kind right, %": round(100 * right["identity_accuracy"], 1),
             "cm off, median": round(right["position_cm_median"], 2),
