@@ -10,7 +10,8 @@ import airscene
 from airscene.cli import main
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.problem import make_problem
-from airscene.inverse.training import make_pictures
+from airscene.inverse.training import InverseTrainer, make_pictures
+from airscene.inverse.training import start as begin
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import OBJECTS
 from airscene.runs import Run, train_run
@@ -65,6 +66,20 @@ def test_an_interrupted_run_ends_with_the_same_numbers(gl, tmp_path):
     assert train_run(cut, True, 1e9, ignore, ignore)
     assert whole.model.read_bytes() == cut.model.read_bytes()
     assert whole.checkpoint.read_bytes() == cut.checkpoint.read_bytes()
+
+
+def test_training_through_warp_moves_the_network():
+    config = InverseConfig(
+        steps=2, eval_every=2, batch=2, scenes=4, rays=1, renderer="warp", warmup=0,
+        model=NetworkConfig(hidden=8),
+    )  # fmt: skip
+    trainer = InverseTrainer(config)
+    shown = make_pictures(trainer.problem, trainer.renderer, 4, 0)
+    before = begin(config, trainer.problem, shown).model
+    (*_, last) = trainer.train(shown, shown)
+    after = last.state.model
+    assert np.isfinite(last.look.elbo).all()  # type: ignore[union-attr]
+    assert not np.array_equal(before.head.weight, after.head.weight)
 
 
 def test_the_bundled_model_is_right(gl, tmp_path, capsys):

@@ -13,6 +13,7 @@ from rich.console import Console
 from airscene.cli import main
 from airscene.experiments import generalisation
 from airscene.experiments.tables import csv_text
+from airscene.progress import train_once
 
 MODELS = {"air", "dair", "draw", "air-draw", "dair-draw"}
 
@@ -29,10 +30,10 @@ def test_generalisation(tmp_path: Path, capsys) -> None:
     the_page_stands_alone(out)
     jobs = generalisation.jobs(1, quick=True)
     for name, config in jobs.items():  # not trained again
-        assert generalisation.train(out, name, config, Console())
+        assert train_once(out / name, "mnist", config, Console())
     assert capsys.readouterr().out == "is trained already\n" * len(jobs)
     (out / "many/dair/model.safetensors").unlink()  # as if killed just before it was written
-    assert generalisation.train(out, "many/dair", jobs["many/dair"], Console())
+    assert train_once(out / "many/dair", "mnist", jobs["many/dair"], Console())
     assert (out / "many/dair/model.safetensors").is_file()
     measured = (out / "variance.csv").read_text()
     rows = generalisation._variance(out / "variance.csv", True, Console())

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import shlex
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -245,6 +246,18 @@ def options(settings: dict[str, Any]) -> str:
             text = ",".join(map(str, value)) if listed else str(value)
             words.append(f" --{option} {shlex.quote(text)}")
     return "".join(words)
+
+
+def configured(config: T, settings: dict[str, Any], fixed: Sequence[str], by: str) -> T:
+    """`config` with some fields set, its own or its model's; those `fixed` by something are not."""
+    values = dataclasses.asdict(config)  # type: ignore[call-overload]
+    for name, value in settings.items():
+        if name in (*fixed, "model", "data"):
+            raise AirsceneError(f"{name} follows from the {by}; it cannot be set")
+        if name not in values and name not in values["model"]:
+            raise AirsceneError(f"no setting {name!r}")
+        (values if name in values else values["model"])[name] = value
+    return from_dict(type(config), values)
 
 
 def from_dict(cls: type[T], values: Any) -> T:

@@ -1,12 +1,11 @@
 """`fit`: train on an array of images."""
 
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from airscene import training
-from airscene.config import ModelConfig, TrainConfig, from_dict
+from airscene.config import ModelConfig, TrainConfig, configured
 from airscene.errors import AirsceneError
 from airscene.inference import Predictor, as_array, as_float_image
 
@@ -43,7 +42,7 @@ def fit(
     start = TrainConfig(
         steps=steps, seeds=seeds, seed=seed, count_temperature=300.0, anneal=3_000, model=model
     )
-    config = _configure(start, settings)
+    config = configured(start, settings, ("height", "width", "channels"), by="images")
     held_out = np.arange(len(pixels)) % 10 == 0
     last = None
     for last in training.train(config, pixels[~held_out], pixels[held_out]):
@@ -58,18 +57,6 @@ def fit(
         print(f"! seed {seed + best} {warning}")
     note = {"command": "airscene.fit", "seed": seed + best, "warning": warning}
     return Predictor(training.pick(last.state.model, best), note)
-
-
-def _configure(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
-    """`config` with some fields set, its own or its model's."""
-    values = asdict(config)
-    for name, value in settings.items():
-        if name in ("height", "width", "channels", "model", "data"):
-            raise AirsceneError(f"{name} follows from the images; it cannot be set")
-        if name not in values and name not in values["model"]:
-            raise AirsceneError(f"no setting {name!r}")
-        (values if name in values else values["model"])[name] = value
-    return from_dict(TrainConfig, values)
 
 
 def as_uint8(images: Any) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.progress import (
 )
 
 from airscene.inverse.config import InverseConfig
-from airscene.runs import Run, train_run
+from airscene.runs import Run, settled, train_run
 from airscene.tasks import Config, Row
 
 SETTLED = 500
@@ -41,6 +42,17 @@ def train_with_table(run: Run, resume: bool, checkpoint_seconds: float, console:
             bar.update(task, completed=step, description="training")
 
         return train_run(run, resume, checkpoint_seconds, table.add, on_step)
+
+
+def train_once(path: Path, preset: str, config: Config, console: Console) -> bool:
+    """Train a model of an experiment, or go on with it; False if it was interrupted."""
+    run = Run(path, preset, settled(config))
+    if (path / "config.json").is_file():
+        run = Run.open(path, expected=run.config)
+        if run.finished:
+            console.print("is trained already")
+            return True
+    return train_with_table(run, resume=True, checkpoint_seconds=30, console=console)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inference import load
 from airscene.model import AIR
 from airscene.presets import DIFFERENCE, DRAW
-from airscene.progress import train_with_table
+from airscene.progress import train_once
 from airscene.runs import Run
 from airscene.tasks import LOOK_SCENES
 from airscene.training import look
@@ -67,7 +67,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
     size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
     for i, (name, config) in enumerate(todo.items(), start=1):
         console.print(f"{i} of {len(todo)}: {name}", style="bold", highlight=False)
-        if not train(out, name, config, console):
+        if not train_once(out / name, "mnist", config, console):
             return None
     with console.status("measuring"):
         tables = measure({name: Run.open(out / name) for name in todo}, size)
@@ -140,17 +140,6 @@ def _small(config: TrainConfig) -> TrainConfig:
         model = replace(model, codes=8, draw_steps=2, draw_hidden=16, draw_window=8)
     model = replace(model, hidden=32, mlp=32, patch_features=8)
     return replace(config, steps=40, eval_every=20, batch=8, model=model)
-
-
-def train(out: Path, name: str, config: TrainConfig, console: Console) -> bool:
-    """Train one model, or go on with it; False if it was stopped."""
-    run = Run(out / name, "mnist", config)
-    if (out / name / "config.json").is_file():
-        run = Run.open(out / name, expected=config)
-        if run.finished:
-            console.print("is trained already")
-            return True
-    return train_with_table(run, resume=True, checkpoint_seconds=30, console=console)
 
 
 # --- Measuring -------------------------------------------------------------------------------

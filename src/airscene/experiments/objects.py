@@ -26,13 +26,13 @@ from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood
 from airscene.inverse.problem import WORLDS, Problem, make_problem
 from airscene.inverse.training import Pictures, make_pictures, render_all
-from airscene.progress import train_with_table
+from airscene.progress import train_once
 from airscene.renderers import Renderer, Slots, box_average, make_renderer
 from airscene.renderers.differences import differentiable
 from airscene.renderers.host import clear_errors, draw
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE
-from airscene.runs import Run, best_seed, settled
+from airscene.runs import Run, best_seed
 from airscene.training import pick
 
 LABELS = {"air": "AIR", "score": "AIR, score function", "supervised": "supervised"}
@@ -74,7 +74,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
     OpenGL(WORLDS["objects"], 32, workers=1).close()  # the figures need it: say so at once
     for i, (name, config) in enumerate(todo.items(), start=1):
         console.print(f"{i} of {len(todo)}: {LABELS[name]}", style="bold", highlight=False)
-        if not train(out, name, config, console):
+        if not train_once(out / name, "objects", config, console):
             return None
     runs = {name: Run.open(out / name) for name in todo}
     models = {name: run.state().model for name, run in runs.items()}
@@ -98,18 +98,6 @@ def jobs(seeds: int, quick: bool = False) -> dict[str, InverseConfig]:
         name: replace(c, steps=20, eval_every=10, batch=4, scenes=100, model=small)
         for name, c in made.items()
     }
-
-
-def train(out: Path, name: str, config: InverseConfig, console: Console) -> bool:
-    """Train one model, or go on with it; False if it was stopped."""
-    config = settled(config)
-    run = Run(out / name, "objects", config)
-    if (out / name / "config.json").is_file():
-        run = Run.open(out / name, expected=config)
-        if run.finished:
-            console.print("is trained already")
-            return True
-    return train_with_table(run, resume=True, checkpoint_seconds=30, console=console)
 
 
 # --- Measuring -------------------------------------------------------------------------------

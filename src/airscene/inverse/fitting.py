@@ -1,16 +1,15 @@
 """`invert`: learn to invert a renderer of one's own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from airscene import training
-from airscene.config import from_dict
+from airscene.config import configured
 from airscene.errors import AirsceneError
 from airscene.fitting import as_uint8
-from airscene.inverse.config import InverseConfig
+from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.inference import InversePredictor
 from airscene.inverse.problem import Parameter, Problem
 from airscene.inverse.training import InverseTrainer, Pictures, make_pictures
@@ -43,9 +42,10 @@ def invert(
     problem = Problem(name, tuple(kinds), tuple(parameters), slots, presence)
     renderer = draw if isinstance(draw, Renderer) else _as_renderer(draw, problem)
     objective = "enumerate" if slots == 1 else "score"
-    start = asdict(InverseConfig(objective=objective, steps=3_000, batch=32))
-    start["model"] |= {"channels": renderer.channels, "likelihood_size": renderer.size}
-    config = _configure(start, settings)
+    network = NetworkConfig(channels=renderer.channels, likelihood_size=renderer.size)
+    start = InverseConfig(objective=objective, steps=3_000, batch=32, model=network)
+    fixed = ("world", "renderer", "rays", "channels", "likelihood_size")
+    config = configured(start, settings, fixed, by="renderer")
     if images is not None and config.objective == "supervised":
         raise AirsceneError("images come without labels: supervised needs none, but random scenes")
     trainer = InverseTrainer(config, renderer, problem)
@@ -88,13 +88,3 @@ def _at_size(images: np.ndarray, renderer: Renderer) -> np.ndarray:
         )
     small = box_average(images.astype(np.float32), size)
     return np.round(np.asarray(small)).astype(np.uint8)
-
-
-def _configure(values: dict[str, Any], settings: dict[str, Any]) -> InverseConfig:
-    for name, value in settings.items():
-        if name in ("world", "renderer", "model", "channels", "likelihood_size"):
-            raise AirsceneError(f"{name} follows from the renderer; it cannot be set")
-        if name not in values and name not in values["model"]:
-            raise AirsceneError(f"no setting {name!r}")
-        (values if name in values else values["model"])[name] = value
-    return from_dict(InverseConfig, values)
