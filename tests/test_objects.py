@@ -126,6 +126,8 @@ def test_other_pictures_are_taken_too():
         (["train", "objects", "--world", "moon"], "moon"),
         (["train", "objects", "--likelihood-size", "100"], "likelihood-size must be"),
         (["train", "objects", "--objective", "guess"], "guess"),
+        (["train", "objects", "--rays", "2"], "rays are for the renderer warp"),
+        (["train", "objects", "--channels", "1"], "channels must be 3"),
     ],
 )
 def test_bad_input_gives_one_line(words, message, capsys, monkeypatch, tmp_path):
@@ -133,6 +135,7 @@ def test_bad_input_gives_one_line(words, message, capsys, monkeypatch, tmp_path)
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+    assert not any(tmp_path.iterdir())
 
 
 def test_reproduce_objects_quick(gl, tmp_path, capsys):

@@ -112,6 +112,7 @@ def settled(config: Any) -> Any:
         return config
     from airscene.renderers import resolved
 
+    config_.require(config.model.channels == 3, "a world is rendered in colour: channels must be 3")
     return replace(config, renderer=resolved(config.renderer))
 
 

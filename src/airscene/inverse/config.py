@@ -114,5 +114,7 @@ class InverseConfig:
             value = getattr(self, name)
             require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
+        ok = not self.rays or self.renderer != "opengl"
+        require(ok, "rays are for the renderer warp; opengl has none")
         ok = self.objective != "score" or self.samples >= 2
         require(ok, f"score needs samples of at least 2, not {self.samples}")

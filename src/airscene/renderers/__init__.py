@@ -79,8 +79,6 @@ def make_renderer(name: str, world: World, size: int, rays: int = 0) -> Renderer
     """
     name = resolved(name)
     if name == "opengl":
-        if rays:
-            raise AirsceneError("rays are for the renderer warp; opengl has none")
         from airscene.renderers.opengl import OpenGL
 
         return OpenGL(world, size)
