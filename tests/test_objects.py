@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import airscene
+from airscene import AirsceneError
 from airscene.cli import main
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.problem import make_problem
@@ -108,6 +109,29 @@ def test_infer_gives_kind_position_and_angle_and_draws_the_scene_again(gl, tmp_p
     drawn = np.asarray(Image.open(tmp_path / "drawn" / "picture.png"))
     left, right = np.split(drawn.astype(float), 2, axis=1)
     assert np.abs(left - right).mean() < 4  # the scene drawn again looks like the picture
+
+
+def test_a_sampled_scene_is_drawn_and_found_again(gl):
+    model = airscene.load("objects")
+    scenes = [model.sample(seed) for seed in range(6)]
+    assert {scene.count for scene in scenes} == {0, 1}
+    for scene in scenes:
+        found = model.infer(model.render(scene))
+        assert found.count == scene.count
+        for mine, true in zip(found.objects, scene.objects, strict=True):
+            assert mine.kind == true.kind and not mine.outside
+    with pytest.raises(AirsceneError, match="one Layout"):
+        model.render(scenes)
+    model.renderer.close()
+
+
+def test_a_picture_of_another_kind_is_marked(tmp_path, capsys):
+    noise = np.random.default_rng(0).integers(0, 255, (128, 128, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    assert run("infer", "objects", tmp_path / "noise.png") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["objects"][0]["outside"]
+    assert "another kind" in said.err
 
 
 def test_other_pictures_are_taken_too():

@@ -266,7 +266,7 @@ def _print_result(result: dict[str, Any], console: "Console") -> None:
         "position_cm_90": ("cm off, 90% quantile", 1, ""),
         "rotation_deg_median": ("cube: degrees off, median", 1, ""),
         "rotation_deg_90_cube": ("cube: degrees off, 90%", 1, ""),
-        "rotation_deg_median_cylinder": ("cylinder: degrees off", 1, ""),
+        "rotation_deg_median_cylinder": ("cylinder: degrees off, median", 1, ""),
         "log_likelihood_32": ("log-likelihood, 32x32", 1, ""),
         "log_likelihood_128": ("log-likelihood, 128x128", 1, ""),
         "milliseconds": ("one image, in ms", 1, ""),
@@ -378,6 +378,9 @@ def infer(argv: list[str]) -> int:
         scenes = predictor.infer_batch([image for _, image in part])
         for (path, image), scene in zip(part, scenes, strict=True):
             print(json.dumps({"file": str(path), **scene.to_dict()}), flush=True)
+            if any(getattr(thing, "outside", False) for thing in scene.objects):
+                odd = "found outside of the scene: a picture of another kind?"
+                print(f"airscene: {path}: {odd}", file=sys.stderr)
             if options.overlay is not None:
                 drawn = options.overlay / _overlay_name(path, options.images)
                 _write_overlay(drawn, image, scene, predictor)

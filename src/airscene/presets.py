@@ -78,7 +78,7 @@ PRESETS = {
         ),
     ),
     "objects": Preset(
-        "a cube, a sphere, a cylinder or nothing on a table, through a 3D renderer (section 3.2)",
+        "a cube, a sphere, a cylinder or nothing, through a 3D renderer; on a CPU this takes hours",
         InverseConfig(),
     ),
 }

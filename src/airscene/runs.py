@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,8 @@ def settled(config: Any) -> Any:
     """A configuration in which nothing depends on the machine: a run goes on as it began."""
     if not isinstance(config, InverseConfig):
         return config
+    if find_spec("mujoco") is None:
+        raise AirsceneError("3D scenes need MuJoCo: pip install 'airscene[3d]'")
     from airscene.renderers import resolved
 
     config_.require(config.model.channels == 3, "a world is rendered in colour: channels must be 3")

@@ -163,25 +163,23 @@ class Inverting:
             elbo=elbo,
             count_accuracy=_rounded([f["presence_accuracy"] for f in each], 5),
             seconds=round(seconds, 2),
-            warnings=_complaints(self.config, elbo, each),
+            warnings=_complaints(self.config, elbo, np.asarray(seen.slots.present)),
             identity_accuracy=_rounded([f["identity_accuracy"] for f in each], 5),
             position_cm=_rounded([f["position_cm_median"] for f in each], 3),
             rotation_deg=_rounded([f.get("rotation_deg_median", math.nan) for f in each], 3),
         )
 
 
-def _complaints(
-    config: InverseConfig, elbo: Values, each: list[dict[str, Any]]
-) -> list[str | None]:
-    """For each seed, what looks wrong with it without labels."""
-    if config.objective == "supervised":
-        return [None] * len(each)
+def _complaints(config: InverseConfig, elbo: Values, present: np.ndarray) -> list[str | None]:
+    """For each seed, what looks wrong with it, without labels."""
     best = max((e for e in elbo if e is not None and math.isfinite(e)), default=math.nan)
-    return [
-        "diverged: its ELBO is not finite"
-        if e is None or not math.isfinite(e)
-        else f"has an ELBO {best - e:.0f} nats below the best seed's"
-        if e < best - 30
-        else None
-        for e in elbo
-    ]
+
+    def one(e: float | None, present: np.ndarray) -> str | None:
+        if e is None or not math.isfinite(e):
+            return "diverged: its ELBO is not finite"
+        if present.mean() < training.RARE:
+            return "finds nothing in any image: try more steps, a slower anneal or a higher bonus"
+        behind = config.objective != "supervised" and e < best - 30
+        return f"has an ELBO {best - e:.0f} nats below the best seed's" if behind else None
+
+    return [one(*seed) for seed in zip(elbo, present, strict=True)]

@@ -6,18 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
+import scipy.special
 from jaxtyping import Float
 
 from airscene import checkpoint
+from airscene.errors import AirsceneError
 from airscene.inference import BATCHES, Frame, as_float_image, as_list
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.problem import Problem
 from airscene.renderers import Renderer, Slots, box_average
 from airscene.renderers.host import draw
+
+OUTSIDE = 1.5
+"""A parameter beyond so many times its limit in training is outside."""
 
 
 @jax.jit
@@ -41,6 +47,9 @@ class Thing:
     """Standard deviation of each parameter."""
     symmetry: float = 360.0
     """The smallest turn in degrees that changes nothing; 0 for any turn."""
+    outside: bool = False
+    """Whether it lies far outside of where things were in training: most probably, the image is of
+    another kind than the renderer's."""
 
     @property
     def position_cm(self) -> tuple[float, float]:
@@ -58,6 +67,7 @@ class Thing:
             "kind": self.kind,
             "presence": round(self.presence, 6),
             "kinds": {name: round(p, 6) for name, p in self.kinds.items()},
+            "outside": self.outside,
         }
         if {"x", "y", "yaw"} <= self.pose.keys():
             values["position_cm"] = [round(v, 2) for v in self.position_cm]
@@ -71,7 +81,7 @@ class Thing:
 class Layout:
     """What is in one image: the things that were found, and what each slot holds."""
 
-    things: tuple[Thing, ...]
+    objects: tuple[Thing, ...]
     presence: tuple[float, ...]
     """Probability that each slot is taken."""
     slots: Slots
@@ -80,14 +90,14 @@ class Layout:
     @property
     def count(self) -> int:
         """How many things there are."""
-        return len(self.things)
+        return len(self.objects)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
             "count": self.count,
             "presence": [round(p, 6) for p in self.presence],
-            "objects": [thing.to_dict() for thing in self.things],
+            "objects": [thing.to_dict() for thing in self.objects],
         }
 
     def to_json(self) -> str:
@@ -141,8 +151,19 @@ class InversePredictor:
             parts.append(jax.device_get(infer_compiled(self.network, full)))
         return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
 
+    def sample(self, seed: int = 0) -> Layout:
+        """A random scene, as those to train on are drawn; `render` gives its picture."""
+        truth = self.problem.sample(1, ("sample", seed))
+        present = np.where(truth.present > 0, np.inf, -np.inf)
+        sure = np.where(np.arange(len(self.problem.kinds)) == truth.kind[..., None], 0.0, -np.inf)
+        where = SimpleNamespace(sd=np.zeros_like(truth.pose))
+        known = SimpleNamespace(logit=present, log_kind=sure, where=where)
+        return self._layout(truth, known, 0)
+
     def render(self, layout: Layout) -> Float[np.ndarray, "side side channels"]:
         """The scene drawn again by the renderer."""
+        if not isinstance(layout, Layout):
+            raise AirsceneError(f"render takes one Layout, not {type(layout).__name__}")
         batch = jax.tree.map(lambda a: np.asarray(a)[None], layout.slots)
         return draw(self.renderer, batch)[0]
 
@@ -166,11 +187,13 @@ class InversePredictor:
 
     def _layout(self, slots: Slots, omega: Any, row: int) -> Layout:
         present, kind, pose = (np.asarray(a[row]) for a in (slots.present, slots.kind, slots.pose))
-        chance = 1 / (1 + np.exp(-np.asarray(omega.logit[row], float)))
+        chance = scipy.special.expit(np.asarray(omega.logit[row], float))
         chance = np.ones_like(chance) if self.problem.presence == 1 else chance
         kinds = np.exp(np.asarray(omega.log_kind[row]))
         sd = np.asarray(omega.where.sd[row]) * [p.sd for p in self.problem.parameters]
         names = [p.name for p in self.problem.parameters]
+        limit = np.array([p.limit for p in self.problem.parameters])
+        straight = np.array([p.period == 0 and p.name != "yaw" for p in self.problem.parameters])
         things = tuple(
             Thing(
                 kind=self.problem.kinds[kind[i]],
@@ -179,6 +202,7 @@ class InversePredictor:
                 pose=dict(zip(names, map(float, pose[i]), strict=True)),
                 sd=dict(zip(names, map(float, sd[i]), strict=True)),
                 symmetry=self.problem.symmetries[kind[i]],
+                outside=bool(np.any(np.abs(pose[i])[straight] > OUTSIDE * limit[straight])),
             )
             for i in range(self.problem.slots)
             if present[i] > 0

@@ -23,10 +23,12 @@ from airscene.inverse.objective import Likelihood, Objective, Render
 from airscene.inverse.problem import WORLDS, Problem, make_problem
 from airscene.renderers import Renderer, Slots, box_average, make_renderer
 from airscene.renderers.differences import differentiable
-from airscene.renderers.host import clear_errors
+from airscene.renderers.host import HostRenderer, clear_errors
 from airscene.training import CHUNK, adam
 
 RENDERED_AT_ONCE = 500
+HOST_CHUNK = 5
+"""Steps in one call of the compiled program where each takes a second: Ctrl-C waits for it."""
 
 
 class InverseState(eqx.Module):
@@ -141,7 +143,8 @@ class InverseTrainer:
         step = int(current.step[0])
         images, truth = jnp.asarray(pictures.images), jax.tree.map(jnp.asarray, pictures.truth)
         others = jnp.asarray(held_out.images)
-        pieces = -(-config.eval_every // CHUNK)
+        most = HOST_CHUNK if isinstance(self.renderer, HostRenderer) else CHUNK
+        pieces = -(-config.eval_every // most)
         chunk = -(-config.eval_every // pieces)
         with clear_errors(self.renderer):
             while step < config.steps:
