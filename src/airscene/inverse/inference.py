@@ -160,8 +160,8 @@ class InversePredictor:
         known = SimpleNamespace(logit=present, log_kind=sure, where=where)
         return self._layout(truth, known, 0)
 
-    def render(self, layout: Layout) -> Float[np.ndarray, "side side channels"]:
-        """The scene drawn again by the renderer."""
+    def render(self, layout: Any) -> Float[np.ndarray, "side side channels"]:
+        """The scene of a `Layout`, drawn again by the renderer."""
         if not isinstance(layout, Layout):
             raise AirsceneError(f"render takes one Layout, not {type(layout).__name__}")
         batch = jax.tree.map(lambda a: np.asarray(a)[None], layout.slots)
