@@ -128,6 +128,7 @@ def train_run(
 ) -> bool:
     """Train into a run folder until it is done; False if it was interrupted, and can go on."""
     config, task = run.config, make_task(run.config)
+    task.prepare()
     state = None
     if not (run.path / "config.json").is_file():
         run.write()

@@ -50,6 +50,10 @@ class Task(Protocol):
         """The shapes of the training state."""
         ...
 
+    def prepare(self) -> None:
+        """Make the data: what can be wrong with it shows here, before a run folder is begun."""
+        ...
+
     def train(self, state: Any) -> Iterator[Any]:
         """Train on from `state` (None: from the start); `step`, `state` and `look` at each stop."""
         ...
@@ -69,6 +73,7 @@ class Counting:
 
     def __init__(self, config: TrainConfig):
         self.config = config
+        self.shown: Scenes | None = None
         self.held_out: Scenes | None = None
         self.watched: Scenes | None = None
 
@@ -76,14 +81,20 @@ class Counting:
         """The shapes of the training state."""
         return jax.eval_shape(lambda: training.start(self.config))
 
-    def train(self, state: Any) -> Iterator[training.Progress]:
-        """Compose the scenes, and train."""
+    def prepare(self) -> None:
+        """Compose the scenes."""
         c, watch = self.config, self.config.data.watch_counts
-        images = make_scenes(c.data, c.model, held_out=False).images
+        self.shown = make_scenes(c.data, c.model, held_out=False)
         self.held_out = self._others()
         self.watched = self._others(watch) if watch else None
+
+    def train(self, state: Any) -> Iterator[training.Progress]:
+        """Train on the scenes."""
+        assert self.shown is not None and self.held_out is not None
         others = None if self.watched is None else self.watched.images
-        yield from training.train(c, images, self.held_out.images, state, others)
+        yield from training.train(
+            self.config, self.shown.images, self.held_out.images, state, others
+        )
 
     def row(self, progress: training.Progress, seconds: float) -> Row:
         """ELBO and counts; on the watched scenes, too."""
@@ -123,6 +134,8 @@ class Inverting:
 
     def __init__(self, config: InverseConfig):
         self.config = config
+        self.trainer: Any = None
+        self.shown: Any = None
         self.held_out: Any = None
 
     def skeleton(self) -> Any:
@@ -132,19 +145,20 @@ class Inverting:
 
         return jax.eval_shape(lambda: start(self.config, make_problem(self.config.world)))
 
-    def train(self, state: Any) -> Iterator[Any]:
-        """Render the pictures, and train."""
+    def prepare(self) -> None:
+        """Start the renderer, and render the pictures."""
         from airscene.inverse.training import InverseTrainer, make_pictures
 
-        c, trainer = self.config, InverseTrainer(self.config)
-        try:
-            make = (trainer.problem, trainer.renderer)
-            pictures = make_pictures(*make, c.scenes, ("train", c.data_seed))
-            looked_at = min(LOOK_SCENES, 100 * -(-c.scenes // 100))
-            self.held_out = make_pictures(*make, looked_at, ("look", c.data_seed))
-            yield from trainer.train(pictures, self.held_out, state)
-        finally:
-            trainer.renderer.close()
+        c, self.trainer = self.config, InverseTrainer(self.config)
+        make = (self.trainer.problem, self.trainer.renderer)
+        looked_at = min(LOOK_SCENES, 100 * -(-c.scenes // 100))
+        self.shown = make_pictures(*make, c.scenes, ("train", c.data_seed))
+        self.held_out = make_pictures(*make, looked_at, ("look", c.data_seed))
+
+    def train(self, state: Any) -> Iterator[Any]:
+        """Train on the pictures."""
+        with self.trainer.renderer:
+            yield from self.trainer.train(self.shown, self.held_out, state)
 
     def row(self, progress: Any, seconds: float) -> Row:
         """ELBO, presences, kinds, positions and angles."""
