@@ -108,10 +108,7 @@ class ModelConfig:
         for name in at_least_one.split():
             value = getattr(self, name)
             require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
-        for name in ("size_mean", "likelihood_sd", "where_sd_start"):
-            value = getattr(self, name)
-            ok = math.isfinite(value) and value > 0
-            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+        require_positive(self, "size_mean", "likelihood_sd", "where_sd_start")
         if self.count_prior == "table":
             table, steps = self.count_table, self.max_objects
             ok = len(table) == steps + 1 and min(table) >= 0 and sum(table) > 0
@@ -198,16 +195,11 @@ class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "seeds", "batch", "eval_every", "samples"):
-            value = getattr(self, name)
-            require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
-        for name in ("learning_rate", "count_temperature", "temperature", "baseline_learning_rate"):
-            value = getattr(self, name)
-            ok = math.isfinite(value) and value > 0
-            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
-        for name in ("seed", "warmup", "anneal", "clip_gradient"):
-            value = getattr(self, name)
-            require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
+        require_at_least(self, 1, "steps", "seeds", "batch", "eval_every", "samples")
+        require_positive(
+            self, "learning_rate", "count_temperature", "temperature", "baseline_learning_rate"
+        )
+        require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         m, watched = self.model, self.data.watch_counts
         fits = m.count_prior != "table" or max((*watched, 0)) <= m.max_objects
@@ -220,6 +212,32 @@ def require(condition: bool, message: str) -> None:
     """One line for the user where a setting is wrong."""
     if not condition:
         raise AirsceneError(message)
+
+
+def require_at_least(config: Any, least: int, *names: str) -> None:
+    """These fields are not below `least`."""
+    for name in names:
+        value = getattr(config, name)
+        require(value >= least, f"{_option(name)} must be at least {least}, not {value}")
+
+
+def require_positive(config: Any, *names: str) -> None:
+    """These fields are finite and above 0."""
+    for name in names:
+        value = getattr(config, name)
+        ok = math.isfinite(value) and value > 0
+        require(ok, f"{_option(name)} must be positive, not {value}")
+
+
+def require_not_negative(config: Any, *names: str) -> None:
+    """These fields are 0 or more."""
+    for name in names:
+        value = getattr(config, name)
+        require(value >= 0, f"{_option(name)} must not be negative, not {value}")
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def flat(config: Any) -> dict[str, Any]:

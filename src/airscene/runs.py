@@ -282,6 +282,12 @@ def _all_seeds(
         else evaluate(Predictor(training.pick(models, i)), scenes).result
         for i, seed in enumerate(seeds)
     ]
+    return seeds_table(run, served.note.get("seed"), results)
+
+
+def seeds_table(run: Run, served: int | None, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What result.json says of all seeds, given the figures of each."""
+    seeds = [run.config.seed + i for i in range(run.config.seeds)]
     names = [k for k, v in results[0].items() if isinstance(v, float)]
     table = {"seed": seeds, **{name: [r[name] for r in results] for name in names}}
     rows = run.metrics()
@@ -290,7 +296,7 @@ def _all_seeds(
         for seed, warning in zip(seeds, rows[-1]["warnings"] if rows else [], strict=False)
         if warning
     ]
-    return {"served_seed": served.note.get("seed"), "per_seed": table, "warnings": warnings}
+    return {"served_seed": served, "per_seed": table, "warnings": warnings}
 
 
 def report_run(run: Run) -> Path:

@@ -168,8 +168,7 @@ class Inverting:
         problem, seen = make_problem(self.config.world), progress.look
         truth = self.held_out.truth
         each = [
-            measures(problem, jax.tree.map(lambda a, i=i: a[i], seen.slots), truth)
-            for i in range(self.config.seeds)
+            measures(problem, training.pick(seen.slots, i), truth) for i in range(self.config.seeds)
         ]
         elbo = _rounded(seen.elbo, 3)
         return Row(

@@ -221,22 +221,29 @@ def train(
     `watched` are scenes to follow beside `held_out`, with counts that training may not show.
     """
     current = start(config) if state is None else state
-    step = int(current.step[0])
     scenes, others = jnp.asarray(images), jnp.asarray(held_out)
-    pieces = -(-config.eval_every // CHUNK)  # as few chunk lengths, so compilations, as possible
-    chunk = -(-config.eval_every // pieces)
-    while step < config.steps:
-        due = min(step - step % config.eval_every + config.eval_every, config.steps)
-        length = min(chunk, due - step)
+    for length, step, due in chunks(config, int(current.step[0]), CHUNK):
         current, _ = train_chunk(config, length, current, scenes)
-        step += length
         jax.block_until_ready(current.step)
         looks = [None, None]
-        if step == due:
+        if due:
             looks[0] = look(current.model, others)
             if watched is not None:
                 looks[1] = look(stretched(current.model, config), jnp.asarray(watched))
         yield Progress(step, current, *looks)
+
+
+def chunks(config: Any, step: int, most: int) -> Iterator[tuple[int, int, bool]]:
+    """Calls of the compiled program from `step` on: their lengths, none above `most`, the step
+    that each ends with, and whether a look at held-out scenes is due then.
+    """
+    pieces = -(-config.eval_every // most)  # as few chunk lengths, so compilations, as possible
+    chunk = -(-config.eval_every // pieces)
+    while step < config.steps:
+        due = min(step - step % config.eval_every + config.eval_every, config.steps)
+        length = min(chunk, due - step)
+        step += length
+        yield length, step, step == due
 
 
 def stretched(models: AIR, config: TrainConfig) -> AIR:

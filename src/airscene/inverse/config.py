@@ -1,10 +1,9 @@
 """Settings of inverse graphics."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from airscene.config import require
+from airscene.config import require, require_at_least, require_not_negative, require_positive
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,9 @@ class NetworkConfig:
         return self.input_size
 
     def __post_init__(self) -> None:
-        for name in ("sigma", "blur", "most_sd"):
-            value = getattr(self, name)
-            ok = math.isfinite(value) and value > 0
-            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
+        require_positive(self, "sigma", "blur", "most_sd")
         require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
-        for name in ("hidden", "input_size"):
-            value = getattr(self, name)
-            require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+        require_at_least(self, 1, "hidden", "input_size")
         size = self.likelihood_size
         ok = size >= 1 and size % self.input_size == 0 and 128 % size == 0
         require(ok, f"likelihood-size must be 32, 64 or 128, not below input-size; not {size}")
@@ -103,16 +97,9 @@ class InverseConfig:
     model: NetworkConfig = field(default_factory=NetworkConfig)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "seeds", "batch", "eval_every", "scenes"):
-            value = getattr(self, name)
-            require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
-        for name in ("learning_rate", "sigma_start", "blur_start"):
-            value = getattr(self, name)
-            ok = math.isfinite(value) and value > 0
-            require(ok, f"{name.replace('_', '-')} must be positive, not {value}")
-        for name in ("seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays"):
-            value = getattr(self, name)
-            require(value >= 0, f"{name.replace('_', '-')} must not be negative, not {value}")
+        require_at_least(self, 1, "steps", "seeds", "batch", "eval_every", "scenes")
+        require_positive(self, "learning_rate", "sigma_start", "blur_start")
+        require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         ok = not self.rays or self.renderer != "opengl"
         require(ok, "rays are for the renderer warp; opengl has none")

@@ -24,6 +24,7 @@ from airscene.inverse.training import Pictures, make_pictures, render_all
 from airscene.presets import PRESETS
 from airscene.renderers import Renderer, Slots, box_average, make_renderer, resolved
 from airscene.renderers.world import RENDER_SIZE
+from airscene.runs import seeds_table
 from airscene.training import pick
 
 SHOWN = 20
@@ -45,32 +46,16 @@ def evaluate_on(
     served: InversePredictor, run: Any, pictures: Pictures, renderer: Renderer
 ) -> dict[str, Any]:
     """The same on pictures that are there already."""
-    result: dict[str, Any] = {"scenes": len(pictures)}
-    result |= evaluate(served.network, pictures, renderer)
-    result["milliseconds"] = milliseconds(served, pictures)
+    own = evaluate(served.network, pictures, renderer)
+    result = {"scenes": len(pictures), **own, "milliseconds": milliseconds(served, pictures)}
     if run is None or not run.checkpoint.is_file():
         return result
-    models = run.state().model
-    seeds = [run.config.seed + i for i in range(run.config.seeds)]
-    figures_of_served = {k: v for k, v in result.items() if k not in ("scenes", "milliseconds")}
+    models, served_seed = run.state().model, served.note.get("seed")
     each = [
-        figures_of_served
-        if seed == served.note.get("seed")
-        else evaluate(pick(models, i), pictures, renderer)
-        for i, seed in enumerate(seeds)
+        own if run.config.seed + i == served_seed else evaluate(pick(models, i), pictures, renderer)
+        for i in range(run.config.seeds)
     ]
-    table = {"seed": seeds, **{name: [r[name] for r in each] for name in each[0]}}
-    rows = run.metrics()
-    warnings = [
-        f"seed {seed} {warning}"
-        for seed, warning in zip(seeds, rows[-1]["warnings"] if rows else [], strict=False)
-        if warning
-    ]
-    return result | {
-        "served_seed": served.note.get("seed"),
-        "per_seed": table,
-        "warnings": warnings,
-    }
+    return result | seeds_table(run, served_seed, each)
 
 
 def evaluate(network: InverseNetwork, pictures: Pictures, renderer: Renderer) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from airscene.inverse.problem import WORLDS, Problem, make_problem
 from airscene.renderers import Renderer, Slots, box_average, make_renderer
 from airscene.renderers.differences import differentiable
 from airscene.renderers.host import HostRenderer, clear_errors
-from airscene.training import CHUNK, adam
+from airscene.training import CHUNK, adam, chunks
 
 RENDERED_AT_ONCE = 500
 HOST_CHUNK = 5
@@ -140,20 +140,14 @@ class InverseTrainer:
         """Train from the start, or from `state`, and say how it goes after every chunk."""
         config = self.config
         current = start(config, self.problem, pictures) if state is None else state
-        step = int(current.step[0])
         images, truth = jnp.asarray(pictures.images), jax.tree.map(jnp.asarray, pictures.truth)
         others = jnp.asarray(held_out.images)
         most = HOST_CHUNK if isinstance(self.renderer, HostRenderer) else CHUNK
-        pieces = -(-config.eval_every // most)
-        chunk = -(-config.eval_every // pieces)
         with clear_errors(self.renderer):
-            while step < config.steps:
-                due = min(step - step % config.eval_every + config.eval_every, config.steps)
-                length = min(chunk, due - step)
+            for length, step, due in chunks(config, int(current.step[0]), most):
                 current = self.chunk(length, current, images, truth)
-                step += length
                 jax.block_until_ready(current.step)
-                seen = self._look(current.model, others) if step == due else None
+                seen = self._look(current.model, others) if due else None
                 jax.block_until_ready(seen)  # what fails, fails here
                 yield InverseProgress(step, current, seen)
 
