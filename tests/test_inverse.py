@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -31,7 +32,9 @@ PROBLEM = Problem(
     presence=0.4,
     symmetries=(90.0, 0.0),
 )
-CONFIG = NetworkConfig(hidden=8, input_size=SIDE, likelihood_size=SIDE, sigma=0.3, blur=2.0)
+CONFIG = NetworkConfig(
+    hidden=8, input_size=SIDE, likelihood_size=SIDE, sigma=0.3, blur=2.0, level=False
+)
 WIDE = Likelihood(sigma=0.5, blur=2.0)
 
 
@@ -73,6 +76,18 @@ def test_likelihood_is_a_gaussian_of_blurred_images():
 
     expected = norm.logpdf(blurred(np.asarray(x, float)), blurred(np.asarray(y, float)), WIDE.sigma)
     np.testing.assert_allclose(WIDE(x, y), expected.sum(axis=(1, 2, 3)), rtol=1e-4)
+
+
+def test_a_level_network_sees_through_brightness_and_contrast():
+    usual = jnp.asarray(np.random.default_rng(0).uniform(0, 1, (SIDE, SIDE, 3)))
+    for level in (True, False):
+        config = replace(CONFIG, level=level)
+        model = InverseNetwork(PROBLEM, config, usual, jax.random.key(0))
+        empty, thing = usual, usual + images(2)[0]
+        same = [model.features(x) for x in (empty, 0.9 * empty + 0.05, thing, thing + 0.05)]
+        as_before = [np.allclose(same[i], same[i + 1], atol=1e-2) for i in (0, 2)]
+        assert as_before == [level, level]
+        assert not np.allclose(same[0], same[2], atol=1e-1)
 
 
 def exact_elbo(model, x, key):

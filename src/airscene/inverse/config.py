@@ -16,6 +16,9 @@ class NetworkConfig:
     """Side in pixels of the image that the network sees."""
     channels: int = 3
     """1 for grey, 3 for colour."""
+    level: bool = True
+    """See through a change of brightness or contrast: images are compared with the usual one at its
+    best fit. For pictures with a background of their own; not for things on plain black."""
     likelihood_size: int = 32
     """Side in pixels at which images are compared: 32, 64 or 128."""
     sigma: float = 0.05

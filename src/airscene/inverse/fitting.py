@@ -42,7 +42,8 @@ def invert(
     problem = Problem(name, tuple(kinds), tuple(parameters), slots, presence)
     renderer = draw if isinstance(draw, Renderer) else _as_renderer(draw, problem)
     objective = "enumerate" if slots == 1 else "score"
-    network = NetworkConfig(channels=renderer.channels, likelihood_size=renderer.size)
+    size, channels = renderer.size, renderer.channels
+    network = NetworkConfig(channels=channels, likelihood_size=size, level=False)
     start = InverseConfig(objective=objective, steps=3_000, batch=32, model=network)
     fixed = ("world", "renderer", "rays", "channels", "likelihood_size")
     config = configured(start, settings, fixed, by="renderer")

@@ -61,8 +61,20 @@ class InverseNetwork(eqx.Module):
 
     def features(self, x: Image) -> Float[Array, " hidden"]:
         """What the network sees of the image: computed once, used in every step."""
-        unusual = box_average(x, self.config.input_size) - jax.lax.stop_gradient(self.usual)
-        return jax.nn.relu(self.image(CONTRAST * unusual.ravel()))
+        small = box_average(x, self.config.input_size)
+        return jax.nn.relu(self.image(CONTRAST * self._unusual(small).ravel()))
+
+    def _unusual(self, x: Image) -> Image:
+        """What the usual image leaves of this one, with the brightness and contrast that fit best.
+
+        Without the fit, a picture half a grey level darker than those in training is misread.
+        """
+        usual = jax.lax.stop_gradient(self.usual)
+        if not self.config.level:
+            return x - usual
+        usual, x = (a - jnp.mean(a, axis=(0, 1)) for a in (usual, x))
+        contrast = jnp.sum(usual * x, axis=(0, 1)) / (jnp.sum(usual**2, axis=(0, 1)) + 1e-3)
+        return x - contrast * usual
 
     def start(self) -> tuple[Float[Array, " hidden"], Float[Array, " z"]]:
         """H and z before the first step."""

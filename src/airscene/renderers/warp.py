@@ -41,8 +41,9 @@ class Warp(Renderer):
                 self._programs[batch] = self._program(batch)
         bodies = self.world.mocap(slots)
         (pixels,) = self._programs[batch](bodies[..., :3], bodies[..., 3:])
-        if self.samples == 1:  # packed 0xAARRGGBB
+        if self.samples == 1:  # packed 0xAARRGGBB, cut off: on average half a level too dark
             pixels = jnp.stack([(pixels >> shift) & 255 for shift in (16, 8, 0)], axis=-1)
+            pixels = jnp.where((pixels > 0) & (pixels < 255), pixels + 0.5, pixels)
         image = pixels.astype(jnp.float32) / (255 * self.samples**2)
         return image.reshape(batch, self.size, self.size, 3)
 
