@@ -172,7 +172,7 @@ def find_files(sources: Sequence[str | Path]) -> list[Path]:
                 raise AirsceneError(f"no images in {source}; expected files ending in {kinds}")
             found += inside
         elif not path.exists() and glob.has_magic(source):
-            matching = sorted(Path(p) for p in glob.glob(source, recursive=True))
+            matching = sorted(map(Path, glob.glob(source, recursive=True)))  # noqa: PTH207
             if not matching:
                 raise AirsceneError(f"no file matches {source}")
             found += [p for p in matching if p.is_file()]
@@ -187,9 +187,7 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not hidden and path.is_file()
 
 
-def named_images(
-    path: Path, most_pixels: int = MOST_PIXELS
-) -> Iterator[tuple[str, np.ndarray]]:
+def named_images(path: Path, most_pixels: int = MOST_PIXELS) -> Iterator[tuple[str, np.ndarray]]:
     """The images of a file with their names: `cells.npz#3` is the fourth of a stack."""
     images = read_images(path, most_pixels)
     for i, image in enumerate(images):

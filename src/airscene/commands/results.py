@@ -1,0 +1,146 @@
+"""`airscene eval`, `airscene report`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from airscene.commands.options import parse, screen, use_compilation_cache
+from airscene.config import EVAL_SCENES, EVAL_SEED, Counts
+from airscene.errors import AirsceneError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def evaluate(argv: list[str]) -> int:
+    """Evaluate a model on held-out scenes."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Eval:
+        model: Annotated[str, Positional]
+        """Run folder, or the name of a model that comes along."""
+        data: str | None = None
+        """Data set (default: the one that the model was trained on)."""
+        counts: Counts | None = None
+        """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
+        seed: int = EVAL_SEED
+        """Seed of the held-out scenes."""
+        scenes: int = EVAL_SCENES
+        """How many scenes."""
+        max_objects: int | None = None
+        """Most objects to look for, e.g. more than in training (default: as in training)."""
+        canvas: int | None = None
+        """Side in pixels of a square canvas other than that of training (difference core only)."""
+        out: Path | None = None
+        """Folder for result.json (default: the run folder; runs/eval-MODEL for a bundled model or
+        where the options above are not the usual ones)."""
+
+    options = parse(Eval, "airscene eval", argv, description="Evaluate on held-out scenes.")
+    if options.scenes < 1 or options.seed < 0:
+        raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
+    use_compilation_cache()
+    from airscene import checkpoint, runs
+    from airscene.inference import Predictor, load
+
+    predictor = load(options.model, options.max_objects, options.canvas)
+    run = runs.run_of(options.model)
+    with screen(stderr=True).status("evaluating"):
+        if isinstance(predictor, Predictor):
+            scenes = runs.eval_scenes(
+                predictor, options.data, options.counts, options.seed, options.scenes
+            )
+            _, result = runs.evaluate_all(predictor, run, scenes)
+            counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
+            data = options.data or predictor.note["data"]["dataset"]
+            result |= {"data": data, "counts": counts}
+        else:
+            from airscene.inverse import results
+
+            if options.data or options.counts:
+                raise AirsceneError(f"{options.model} has one world only: no --data, no --counts")
+            result = results.evaluate_all(predictor, run, options.seed, options.scenes)
+    result |= {"model": options.model, "seed": options.seed}
+    changed = (options.data, options.counts, options.max_objects, options.canvas)
+    usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)
+    folder = run.path if run and usual else Path("runs") / f"eval-{Path(options.model).stem}"
+    out = options.out or folder
+    checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+    print_result(result, screen())
+    print(f"result: {out / 'result.json'}")
+    return 0
+
+
+def report(argv: list[str]) -> int:
+    """Write a run's report again."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Report:
+        run: Annotated[Path, Positional]
+        """Run folder."""
+
+    options = parse(Report, "airscene report", argv, description="Write report.html for a run.")
+    use_compilation_cache()
+    from airscene import runs
+
+    run = runs.Run.open(options.run)
+    with screen(stderr=True).status("evaluating and writing the report"):
+        print(runs.report_run(run))
+    return 0
+
+
+def print_result(result: dict[str, Any], console: "Console") -> None:
+    """The figures as a table for people."""
+    import numpy as np
+    from rich import box
+    from rich.table import Table
+
+    labels = {
+        "count_accuracy": ("counts right, most probable", 100, "%"),
+        "count_accuracy_sampled": ("counts right, sampled", 100, "%"),
+        "over_counted": ("counted too many", 100, "%"),
+        "under_counted": ("counted too few", 100, "%"),
+        "count_accuracy_same_overlapping": ("right, same kind overlapping", 100, "%"),
+        "box_precision": ("box precision at IoU 0.5", 100, "%"),
+        "box_recall": ("box recall at IoU 0.5", 100, "%"),
+        "centre_error": ("centre error in pixels", 1, ""),
+        "elbo": ("ELBO in nats", 1, ""),
+        "elbo_log_likelihood": ("  log-likelihood", 1, ""),
+        "elbo_kl_count": ("  KL of n", 1, ""),
+        "elbo_kl_where": ("  KL of z_where", 1, ""),
+        "elbo_kl_what": ("  KL of z_what", 1, ""),
+        "iw_bound": ("importance-weighted, k=100", 1, ""),
+        "mean_steps": ("steps executed", 1, ""),
+        "presence_accuracy": ("presence right", 100, "%"),
+        "identity_accuracy": ("kinds right", 100, "%"),
+        "position_cm_median": ("cm off, median", 1, ""),
+        "position_cm_90": ("cm off, 90% quantile", 1, ""),
+        "rotation_deg_median": ("cube: degrees off, median", 1, ""),
+        "rotation_deg_90_cube": ("cube: degrees off, 90%", 1, ""),
+        "rotation_deg_median_cylinder": ("cylinder: degrees off, median", 1, ""),
+        "log_likelihood_32": ("log-likelihood, 32x32", 1, ""),
+        "log_likelihood_128": ("log-likelihood, 128x128", 1, ""),
+        "milliseconds": ("one image, in ms", 1, ""),
+    }
+    seeds = result.get("per_seed", {})
+    several = len(seeds.get("seed", ())) > 1
+    title = f"{result['scenes']:,} held-out scenes"
+    title += f"; seed {result['served_seed']} is served" if several else ""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=several)
+    table.add_column("", no_wrap=True)
+    table.add_column(f"seed {result['served_seed']}" if several else "", justify="right")
+    for head in ("lowest", "median", "highest") if several else ():
+        table.add_column(head, justify="right")
+    for name, (label, factor, unit) in labels.items():
+        if result.get(name) is None:
+            continue
+        row = [result[name]]
+        values = np.array([v for v in seeds.get(name, ()) if v is not None])
+        if several and values.size:
+            row += [values.min(), np.median(values), values.max()]
+        table.add_row(label, *(f"{factor * v:.2f}{unit}" for v in row))
+    console.print(table)
+    for warning in result.get("warnings", ()):
+        console.print(f"! {warning}", style="yellow", highlight=False)

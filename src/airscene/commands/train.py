@@ -1,0 +1,91 @@
+"""`airscene train`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from airscene.commands.options import parse, screen, use_compilation_cache
+from airscene.commands.results import print_result
+from airscene.config import differences, flat
+from airscene.errors import AirsceneError
+from airscene.presets import PRESETS, preset
+
+if TYPE_CHECKING:
+    from airscene.runs import Run
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Train(Generic[C]):
+    """Options of `airscene train`."""
+
+    training: C
+    out: Path | None = None
+    """Run folder to write (default: runs/PRESET, or runs/PRESET-2 and so on)."""
+    resume: bool = False
+    """Go on with the run in --out where it stopped; start it if there is none."""
+    checkpoint_seconds: float = 30.0
+    """Seconds between checkpoints, from which a run that was killed goes on."""
+
+
+def train(argv: list[str]) -> int:
+    """Train a preset into a run folder."""
+    if not argv or argv[0].startswith("-"):
+        lines = [f"  {name:17} {p.description}" for name, p in PRESETS.items()]
+        text = "usage: airscene train PRESET [options]   (airscene train PRESET --help lists them)"
+        print("\n".join([text, "", "presets:", *lines]))
+        return 0 if argv and argv[0] in ("-h", "--help") else 2
+    name = argv[0]
+    default = Train(preset(name))
+    kind = Train[type(default.training)]
+    description = f"Train `{name}`: {PRESETS[name].description}."
+    options = parse(kind, f"airscene train {name}", argv[1:], default, description)
+    use_compilation_cache()
+    from airscene import runs
+
+    out = options.out or _free_folder(Path("runs") / name)
+    run = runs.Run(out, name, runs.settled(options.training))
+    if (out / "config.json").is_file():
+        if not options.resume:
+            raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
+        run = runs.Run.open(out)
+        if run.preset != name:
+            raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
+        kept = Train(run.config)  # a resumed run keeps its settings
+        asked = parse(kind, f"airscene train {name}", argv[1:], kept, description)
+        for setting, value in differences(run.config, asked.training).items():
+            option = setting.replace("_", "-")
+            was = flat(run.config)[setting]
+            raise AirsceneError(f"the run has --{option} {was}, so it cannot go on with {value}")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise AirsceneError(f"{out} is there already and is not a run folder")
+    try:
+        return _train(run, options.resume, options.checkpoint_seconds)
+    except KeyboardInterrupt:
+        print(f"\nStopped. Go on with:\n  {run.command()}")
+        return 130
+
+
+def _train(run: "Run", resume: bool, checkpoint_seconds: float) -> int:
+    from airscene import runs
+    from airscene.progress import train_with_table
+
+    console = screen()
+    finished = train_with_table(run, resume, checkpoint_seconds, console)
+    if not finished:
+        console.print(f"Stopped; nothing is lost. Go on with:\n  {run.command()}")
+        return 130
+    with console.status("evaluating and writing the report"):
+        report = runs.report_run(run)
+    result = json.loads((run.path / "result.json").read_text())
+    print_result(result, console)
+    console.print(f"model:  {run.model}\nreport: {report}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _free_folder(path: Path) -> Path:
+    """`path`, or `path-2`, `path-3`, ... if that is taken."""
+    candidates = [path, *(path.with_name(f"{path.name}-{i}") for i in range(2, 10_000))]
+    return next(candidate for candidate in candidates if not candidate.exists())
