@@ -35,6 +35,13 @@ class ModelConfig:
     max_objects: int = 3
     """N, the most objects (inference steps) in an image."""
 
+    invert: bool = False
+    """Images are dark on light: the model sees their negative."""
+    level: bool = False
+    """Images have a background that is not black: its level, the median, is taken away first."""
+    contrast: float = 1.0
+    """Intensities, after the above, are multiplied by this (and clipped at 1)."""
+
     count_prior: Literal["geometric", "binomial", "uniform", "table"] = "geometric"
     """p(n), truncated at N and renormalised."""
     object_cost: float = 25.0
@@ -108,7 +115,7 @@ class ModelConfig:
         for name in at_least_one.split():
             value = getattr(self, name)
             require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
-        require_positive(self, "size_mean", "likelihood_sd", "where_sd_start")
+        require_positive(self, "size_mean", "likelihood_sd", "where_sd_start", "contrast")
         if self.count_prior == "table":
             table, steps = self.count_table, self.max_objects
             ok = len(table) == steps + 1 and min(table) >= 0 and sum(table) > 0
@@ -144,6 +151,10 @@ class DataConfig:
     """Number of training scenes."""
     data_seed: int = 0
     """Seed of the composition. The same seed gives the same scenes."""
+    path: str = ""
+    """folder: where the pictures lie."""
+    tile: int = 0
+    """folder: cut squares of this side, in pixels, out of the pictures (0: take them whole)."""
 
     def __post_init__(self) -> None:
         ok = len(self.counts) > 0 and min(self.counts) >= 0
@@ -151,7 +162,7 @@ class DataConfig:
         ok = not self.watch_counts or min(self.watch_counts) >= 0
         require(ok, f"watch-counts must be a list such as 3,4, not {self.watch_counts}")
         require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
-        require(self.data_seed >= 0, f"data-seed must not be negative, not {self.data_seed}")
+        require_not_negative(self, "data_seed", "tile")
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,13 @@ class Evaluation:
     """The figures of one model (`result`), and what was inferred, for pictures."""
 
     result: dict[str, Any]
-    confusion: Int[np.ndarray, "true inferred"]
+    confusion: Int[np.ndarray, "true inferred"] | None
+    """None where nothing is counted, or the true counts are not known."""
     found: Any  # a NumPy `Inference`
 
 
 def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0) -> Evaluation:
-    """All figures of one model on scenes with ground truth; those of the image for `whole`."""
+    """All figures of one model: those of counts and boxes where it counts and the truth is known."""
     found = predictor.infer_arrays(as_float(scenes.images))
     count = np.argmax(found.log_q, axis=1)
     key_elbo, key_iw = jax.random.split(jax.random.key(seed))
@@ -40,17 +41,22 @@ def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0) -> Evaluation:
     gain = _iw_gain(predictor.air, scenes.images[: _iw_scenes(predictor.config)], key_iw)
     bounds = {name: float(value) for name, value in parts.items()}
     bounds["iw_bound"] = bounds["elbo"] + float(gain)
-    matrix = confusion(scenes.counts, count, predictor.config.max_objects)
-    result = {"scenes": len(scenes), **bounds}
+    result, matrix = {"scenes": len(scenes), **bounds}, None
     if predictor.config.counts_objects:
         result |= {
-            **count_figures(scenes.counts, count),
-            "count_accuracy_sampled": float(np.mean(np.asarray(sampled) == scenes.counts)),
-            **_overlapping(scenes, count),
-            **box_figures(scenes, found.box, count),
+            "mean_count": float(np.mean(count)),
+            "residual": float(np.mean(found.residual)),
             "mean_steps": float(np.mean(found.steps)),
-            "confusion": matrix.tolist(),
         }
+        if scenes.counted:
+            matrix = confusion(scenes.counts, count, predictor.config.max_objects)
+            result |= {
+                **count_figures(scenes.counts, count),
+                "count_accuracy_sampled": float(np.mean(np.asarray(sampled) == scenes.counts)),
+                "confusion": matrix.tolist(),
+            }
+        if scenes.boxed:
+            result |= {**_overlapping(scenes, count), **box_figures(scenes, found.box, count)}
     return Evaluation(result, matrix, found)
 
 

@@ -58,6 +58,12 @@ def curves(
     figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
     _curve(left, metrics, "elbo", "ELBO", "nats per image")
+    known = any(v is not None for row in metrics for v in row["count_accuracy"])
+    counts = [v for row in metrics for v in row.get("mean_count", []) if v is not None]
+    if not known and counts:
+        _curve(right, metrics, "mean_count", "Objects found", "per held-out scene")
+        right.set_ylim(0, 1.15 * max(max(counts), 0.5))
+        return figure
     _curve(right, metrics, "count_accuracy", title, "% of held-out scenes", 100.0)
     rows = [row for row in metrics if None not in row.get("watched_count_accuracy", [None])]
     if watched and rows and rows[0]["watched_count_accuracy"]:
@@ -265,6 +271,17 @@ def _band(
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
     axes.plot(x, np.nanmean(values, axis=1), color=colour, linewidth=2, label=label, **style)
+
+
+def histogram(counts: np.ndarray) -> Figure:
+    """How often each count was found."""
+    figure = Figure(figsize=(HALF, 2.6), layout="constrained")
+    axes = figure.subplots()
+    numbers = np.bincount(counts)
+    axes.bar(np.arange(len(numbers)), numbers, color=LINE, width=0.7)
+    axes.set_xticks(np.arange(len(numbers)))
+    _frame(axes, "scenes", "objects found")
+    return figure
 
 
 def confusion(matrix: np.ndarray) -> Figure:

@@ -1,18 +1,20 @@
 """`fit`: train on an array of images."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from airscene import training
-from airscene.config import ModelConfig, TrainConfig, configured
+from airscene.config import configured
 from airscene.errors import AirsceneError
-from airscene.inference import Predictor, as_array, as_float_image
+from airscene.inference import Predictor, as_array, as_float_image, as_seen, at_size
+from airscene.survey import survey
 
 
 def fit(
     images: Any,
-    max_objects: int = 3,
+    max_objects: int | None = None,
     *,
     object_size: float | None = None,
     steps: int = 2_500,
@@ -23,26 +25,22 @@ def fit(
 ) -> Predictor:
     """Train on your own images, and return the model with the best held-out ELBO.
 
-    images: (batch, height, width) or (batch, height, width, channels), uint8 or float in [0, 1],
-        bright objects on a dark background. One in ten is held out.
-    max_objects: N, the most objects in an image.
-    object_size: typical side of an object in pixels; windows are made half as large again
-        (default: objects of 0.3 of the image's shorter side).
+    images: (batch, height, width) or (batch, height, width, channels), uint8 or float in [0, 1].
+        One in ten is held out. A look at them says whether they are dark on light, how large
+        objects are, and how many.
+    max_objects: N, the most objects in an image (default: by that look).
+    object_size: typical side of an object in pixels (default: by that look).
     settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
     """
     pixels = as_uint8(images)
     if object_size is not None and not 0 < object_size <= min(pixels.shape[1:3]):
         raise AirsceneError(f"object_size must be a size in pixels within the image: {object_size}")
-    _, height, width, channels = pixels.shape
-    model = ModelConfig(
-        height=height, width=width, channels=channels, max_objects=max_objects,
-        size_mean=1.5 * (object_size or 0.3 * min(height, width)) / min(height, width),
-    )  # fmt: skip
-    # Nothing is known of these images, so q(n) starts as hot as for the hardest preset.
-    start = TrainConfig(
-        steps=steps, seeds=seeds, seed=seed, count_temperature=300.0, anneal=3_000, model=model
-    )
-    config = configured(start, settings, ("height", "width", "channels"), by="images")
+    seen = survey(list(pixels))
+    seen = seen if object_size is None else replace(seen, side=float(object_size))
+    known = {"steps": steps, "seeds": seeds, "seed": seed}
+    known |= {} if max_objects is None else {"max_objects": max_objects}
+    config = configured(seen.config(tile=0), known | settings, ("channels",), by="images")
+    pixels = at_size([as_seen(image, config.model) for image in pixels], config.model)
     held_out = np.arange(len(pixels)) % 10 == 0
     last = None
     for last in training.train(config, pixels[~held_out], pixels[held_out]):

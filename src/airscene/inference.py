@@ -12,7 +12,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 
 from airscene import attention, checkpoint
@@ -65,7 +65,15 @@ class Predictor:
 
     def infer_batch(self, images: Sequence[np.ndarray]) -> list[Scene]:
         """The scenes in several images, which may differ in size."""
-        frames = [Frame.of(image, self.config) for image in images]
+        return self._scenes(
+            [Frame.of(as_seen(image, self.config), self.config) for image in images]
+        )
+
+    def infer_seen(self, x: Float[np.ndarray, "batch height width channels"]) -> list[Scene]:
+        """The scenes in images that are as the model takes them: of its size, light on black."""
+        return self._scenes([Frame.of(image, self.config) for image in x])
+
+    def _scenes(self, frames: list["Frame"]) -> list[Scene]:
         found = self.infer_arrays(np.stack([frame.pixels for frame in frames]))
         return [self._scene(frame, found, i) for i, frame in enumerate(frames)]
 
@@ -300,6 +308,24 @@ def as_float_image(image: np.ndarray) -> np.ndarray:
             f"to {image.max():.7g}"
         )
     return image.astype(np.float32)
+
+
+def at_size(
+    images: Sequence[np.ndarray], config: ModelConfig
+) -> UInt8[np.ndarray, "images height width channels"]:
+    """Images, light on black, at the model's size."""
+    pixels = [np.round(255 * Frame.of(image, config).pixels).astype(np.uint8) for image in images]
+    return np.stack(pixels)
+
+
+def as_seen(image: np.ndarray, config: ModelConfig) -> np.ndarray:
+    """An image as the model's settings say: light on black, its background and contrast evened."""
+    image = as_float_image(image)
+    if config.invert:
+        image = 1 - image
+    if config.level:
+        image = image - np.median(image, axis=(0, 1))
+    return (np.float32(config.contrast) * image).clip(0, 1)
 
 
 def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:

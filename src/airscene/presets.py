@@ -77,6 +77,10 @@ PRESETS = {
             data=DataConfig(dataset="sprites"),
         ),
     ),
+    "folder": Preset(
+        "pictures of your own: airscene train folder PATH",
+        TrainConfig(data=DataConfig(dataset="folder")),
+    ),
     "objects": Preset(
         "a cube, a sphere, a cylinder or nothing, through a 3D renderer; on a CPU this takes hours",
         InverseConfig(),

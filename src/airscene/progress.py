@@ -86,6 +86,8 @@ def _columns(config: Config) -> list[Column]:
     watched = ",".join(map(str, config.data.watch_counts))
     counts = Column("count_accuracy", "counts right", 2, "%", spread=True)
     more = [Column("watched_count_accuracy", f"{watched} right", 2, "%")] if watched else []
+    if config.data.dataset == "folder":  # whose counts are rarely known
+        more = [Column("mean_count", "objects a picture", 2)]
     return [elbo, counts, *more]
 
 

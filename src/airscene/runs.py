@@ -29,6 +29,7 @@ from airscene import checkpoint, figures, report, training
 from airscene import config as config_
 from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, ModelConfig, TrainConfig
 from airscene.data import DATASETS, Scenes, make_scenes
+from airscene.data.folder import whole_folder
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
 from airscene.evaluation import Evaluation, evaluate
@@ -59,7 +60,12 @@ class Run:
 
     def command(self) -> str:
         """What resumes this run."""
-        return f"airscene train {self.preset} --out {shlex.quote(str(self.path))} --resume"
+        return f"{self.words()} --out {shlex.quote(str(self.path))} --resume"
+
+    def words(self) -> str:
+        """The command that trains such a run, without its options."""
+        path = getattr(getattr(self.config, "data", None), "path", "")
+        return f"airscene train {self.preset}" + (f" {shlex.quote(path)}" if path else "")
 
     def write(self) -> None:
         """Begin the run folder."""
@@ -187,7 +193,7 @@ def _save_model(run: Run, state: Any) -> None:
         return
     best = best_seed(rows[-1])
     note = {
-        "command": f"airscene train {run.preset}",
+        "command": run.words(),
         "settings": _changed(run),
         **({"data": asdict(run.config.data)} if isinstance(run.config, TrainConfig) else {}),
         "seed": run.config.seed + best,
@@ -207,7 +213,8 @@ def _changed(run: Run) -> dict[str, Any]:
     """The settings in which the run differs from its preset."""
     if run.preset not in PRESETS:
         return {}
-    return config_.differences(PRESETS[run.preset].config, run.config)
+    changed = config_.differences(PRESETS[run.preset].config, run.config)
+    return {name: value for name, value in changed.items() if name != "path"}
 
 
 @contextmanager
@@ -246,7 +253,11 @@ def eval_scenes(
     """Held-out scenes of the data that the model was trained on, or of another data set."""
     trained_on = predictor.note.get("data")
     if trained_on is None and dataset is None:
-        raise AirsceneError("the model was trained on images of your own; name a data set: --data")
+        raise AirsceneError(
+            "the model was trained on an array of your own: name a folder or a data set, --data"
+        )
+    if dataset is not None and dataset not in DATASETS and Path(dataset).is_dir():
+        return whole_folder(Path(dataset), predictor.config, scenes)
     data = config_.from_dict(DataConfig, trained_on or asdict(DataConfig()))
     data = replace(data, dataset=dataset or data.dataset)
     return make_scenes(
@@ -309,22 +320,18 @@ def report_run(run: Run) -> Path:
     scenes = eval_scenes(predictor)
     evaluation, result = evaluate_all(predictor, run, scenes)
     data = run.config.data
-    result |= {
-        "model": str(run.path),
-        "data": data.dataset,
-        "counts": sorted(set(data.counts)),
-        "seed": EVAL_SEED,
-    }
+    result |= {"model": str(run.path), "data": data.dataset, "seed": EVAL_SEED}
+    if data.dataset != "folder":
+        result["counts"] = sorted(set(data.counts))
     checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
     facts = {
-        "Data": f"{run.config.data.dataset}, "
-        f"{', '.join(map(str, run.config.data.counts))} objects per scene",
+        "Data": _data(data),
         "Training": f"{run.config.steps:,} steps of {run.config.batch} images, "
         f"estimator {run.config.estimator}, "
         + (f"{run.config.seeds} seeds" if run.config.seeds > 1 else f"seed {run.config.seed}"),
         "Held out": f"{len(scenes):,} scenes {DATASETS[run.config.data.dataset].held_out}",
         "Model": _network(run.config.model),
-        "Command": f"airscene train {run.preset}{config_.options(_changed(run))}",
+        "Command": run.words() + config_.options(_changed(run)),
         "airscene": airscene.__version__,
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
@@ -335,6 +342,14 @@ def report_run(run: Run) -> Path:
         _figures(run, predictor, scenes, evaluation),
     )
     return report.write(run.path / "report.html", page, pictures)
+
+
+def _data(data: DataConfig) -> str:
+    """The data in a few words."""
+    if data.dataset != "folder":
+        return f"{data.dataset}, {', '.join(map(str, data.counts))} objects per scene"
+    tiles = f"tiles of {data.tile}x{data.tile} pixels of " if data.tile else ""
+    return f"{tiles}the pictures in {data.path}"
 
 
 def _network(c: ModelConfig) -> str:
@@ -353,28 +368,35 @@ def _figures(
 ) -> dict[str, tuple[str, Any]]:
     """The report's pictures with their captions, in the order of the page."""
     data = run.config.data
-    shown = as_float(scenes.images[:20]).squeeze(-1 if predictor.config.channels == 1 else ())
-    most = min(max(data.counts), predictor.config.max_objects)
+    shown = as_float(scenes.images[:20])
+    count = np.argmax(evaluation.found.log_q, axis=1)
+    most = count.max() if data.dataset == "folder" else max(data.counts)
+    most = min(most, predictor.config.max_objects)
     samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]
     height, width = predictor.config.height, predictor.config.width
     centres = (evaluation.found.pose[..., 1:] + 1) / 2 * np.array([width, height])
-    count = np.argmax(evaluation.found.log_q, axis=1)
     used = np.arange(centres.shape[1]) < count[:, None]
     pictures = {
         "reconstructions": (
             "Held-out scenes (above) and what the model makes of them (below): the windows of the "
             "first, second and third step in red, green and blue.",
             figures.reconstructions(
-                list(shown), predictor.infer_batch(list(shown)), predictor.config.counts_objects
+                list(shown if predictor.config.channels == 3 else shown[..., 0]),
+                predictor.infer_seen(shown),
+                predictor.config.counts_objects,
             ),
         ),
         "curves": (
-            "ELBO and count accuracy on held-out scenes over training, one line per seed.",
+            "ELBO and counts on held-out scenes over training, one line per seed.",
             figures.curves(run.metrics(), data.watch_counts),
         ),
         "confusion": (
-            "True count against inferred count.",
-            figures.confusion(evaluation.confusion),
+            "How many objects were found in the held-out scenes."
+            if evaluation.confusion is None
+            else "True count against inferred count.",
+            figures.histogram(count)
+            if evaluation.confusion is None
+            else figures.confusion(evaluation.confusion),
         ),
         "policy": (
             "Where each step looks, over all held-out scenes: the scanning policy.",

@@ -35,6 +35,7 @@ class Row:
     count_accuracy: Values
     seconds: float
     warnings: list[str | None]
+    mean_count: Values = field(default_factory=list)
     watched_elbo: Values = field(default_factory=list)
     watched_count_accuracy: Values = field(default_factory=list)
     identity_accuracy: Values = field(default_factory=list)
@@ -111,6 +112,7 @@ class Counting:
             count_accuracy=_right(model, seen, self.held_out),
             seconds=round(seconds, 2),
             warnings=training.symptoms(seen, model.counts_objects),
+            mean_count=_rounded(np.mean(np.asarray(seen.count), axis=1), 3),
             **watched,
         )
 
@@ -124,9 +126,10 @@ def _rounded(values: Any, digits: int) -> Values:
 
 
 def _right(model: ModelConfig, seen: training.Look, scenes: Scenes) -> Values:
-    """The share of counts that are right, for each seed; NaN where nothing is counted."""
+    """The share of counts that are right, for each seed; NaN where that cannot be known."""
     right = np.asarray(seen.count) == scenes.counts
-    return _rounded(right.mean(axis=1), 5) if model.counts_objects else [math.nan] * len(right)
+    known = model.counts_objects and scenes.counted
+    return _rounded(right.mean(axis=1), 5) if known else [math.nan] * len(right)
 
 
 class Inverting:

@@ -3,11 +3,11 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airscene.commands.options import parse, screen, use_compilation_cache
 from airscene.commands.results import print_result
-from airscene.config import differences, flat
+from airscene.config import TrainConfig, differences, flat
 from airscene.errors import AirsceneError
 from airscene.presets import PRESETS, preset
 
@@ -37,11 +37,16 @@ def train(argv: list[str]) -> int:
         text = "usage: airscene train PRESET [options]   (airscene train PRESET --help lists them)"
         print("\n".join([text, "", "presets:", *lines]))
         return 0 if argv and argv[0] in ("-h", "--help") else 2
-    name = argv[0]
-    default = Train(preset(name))
-    kind = Train[type(default.training)]
+    name, words = argv[0], argv[1:]
+    if name == "folder" and words and not words[0].startswith("-"):
+        default, words = _looked_at(words[0], words[1:]), words[1:]
+    else:
+        default = preset(name)
+        if name == "folder" and not {"-h", "--help"} & set(words):
+            raise AirsceneError("which folder? airscene train folder PATH")
+    kind = Train[type(default)]
     description = f"Train `{name}`: {PRESETS[name].description}."
-    options = parse(kind, f"airscene train {name}", argv[1:], default, description)
+    options = parse(kind, f"airscene train {name}", words, Train(default), description)
     use_compilation_cache()
     from airscene import runs
 
@@ -53,8 +58,10 @@ def train(argv: list[str]) -> int:
         run = runs.Run.open(out)
         if run.preset != name:
             raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
+        if name == "folder" and run.config.data.path != default.data.path:
+            raise AirsceneError(f"{out} is a run on {run.config.data.path}")
         kept = Train(run.config)  # a resumed run keeps its settings
-        asked = parse(kind, f"airscene train {name}", argv[1:], kept, description)
+        asked = parse(kind, f"airscene train {name}", words, kept, description)
         for setting, value in differences(run.config, asked.training).items():
             option = setting.replace("_", "-")
             was = flat(run.config)[setting]
@@ -66,6 +73,23 @@ def train(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print(f"\nStopped. Go on with:\n  {run.command()}")
         return 130
+
+
+def _looked_at(path: str, words: list[str]) -> Any:
+    """The settings that a look at the pictures in a folder proposes, said on the screen."""
+    from airscene.data.folder import look_at
+
+    folder = Path(path)
+    if not folder.is_dir():
+        raise AirsceneError(f"no folder {path}: airscene train folder PATH")
+    console, place = screen(), str(folder.resolve())
+    with console.status(f"looking at the pictures in {path}"):
+        survey = look_at(folder)
+    asked = parse(Train[TrainConfig], "airscene train folder", words, Train(survey.config(place)))
+    config = survey.config(place, asked.training.data.tile)  # all else follows from the tiles
+    chosen = parse(Train[TrainConfig], "airscene train folder", words, Train(config)).training
+    console.print("\n".join(survey.lines(chosen)), highlight=False, soft_wrap=True)
+    return config
 
 
 def _train(run: "Run", resume: bool, checkpoint_seconds: float) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from airscene.config import Counts, DataConfig, ModelConfig
 from airscene.data.digits import digit_scenes, digits_place, mnist_place, mnist_scenes
+from airscene.data.folder import folder_scenes
 from airscene.data.request import Request
 from airscene.data.scenes import Scenes
 from airscene.data.sprites import sprite_scenes
@@ -16,7 +17,8 @@ class Dataset:
     """A source of scenes."""
 
     make: Callable[[Request], Scenes]
-    channels: int
+    channels: int | None
+    """1 for grey, 3 for colour, None for either."""
     description: str
     where: Callable[[], str]
     """Where its files lie."""
@@ -46,6 +48,13 @@ DATASETS = {
         where=lambda: "(nothing to store)",
         held_out="generated anew",
     ),
+    "folder": Dataset(
+        folder_scenes,
+        channels=None,
+        description="pictures of your own: airscene train folder PATH",
+        where=lambda: "(wherever you have them)",
+        held_out="that training does not use",
+    ),
 }
 
 
@@ -62,12 +71,11 @@ def make_scenes(
     dataset = DATASETS.get(data.dataset)
     if dataset is None:
         raise AirsceneError(f"no data set {data.dataset!r}; there are {', '.join(DATASETS)}")
-    if dataset.channels != model.channels:
+    if dataset.channels not in (None, model.channels):
         raise AirsceneError(
             f"{data.dataset} has images of {dataset.channels} channels, "
             f"but the model takes {model.channels}"
         )
     asked = {"scenes": scenes, "counts": counts, "data_seed": seed}
     data = replace(data, **{name: value for name, value in asked.items() if value is not None})
-    request = Request(held_out, data.counts, data.scenes, model.height, model.width, data.data_seed)
-    return dataset.make(request)
+    return dataset.make(Request(held_out, data, model))

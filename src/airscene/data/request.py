@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airscene.config import Counts
+from airscene.config import Counts, DataConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -12,12 +12,30 @@ class Request:
     """Training or held-out scenes. The same request gives the same scenes."""
 
     held_out: bool
-    counts: Counts
-    scenes: int
-    height: int
-    width: int
-    seed: int
+    data: DataConfig
+    model: ModelConfig
+    """The size of the images, and how pictures are brought to it."""
+
+    @property
+    def counts(self) -> Counts:
+        """Objects per scene, one of these at random."""
+        return self.data.counts
+
+    @property
+    def scenes(self) -> int:
+        """How many scenes."""
+        return self.data.scenes
+
+    @property
+    def height(self) -> int:
+        """Of the images."""
+        return self.model.height
+
+    @property
+    def width(self) -> int:
+        """Of the images."""
+        return self.model.width
 
     def rng(self) -> np.random.Generator:
         """A generator that training and held-out requests of one seed do not share."""
-        return np.random.default_rng([self.seed, int(self.held_out)])
+        return np.random.default_rng([self.data.data_seed, int(self.held_out)])

@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from airscene.config import Counts
 from airscene.errors import AirsceneError
 
+UNKNOWN = -1
+"""The count of a picture that nobody has counted."""
 CHUNK = 4096  # scenes composed at a time, so that memory stays small
 
 
@@ -17,12 +19,23 @@ class Scenes:
 
     images: UInt8[np.ndarray, "scenes height width channels"]
     counts: Int[np.ndarray, " scenes"]
+    """`UNKNOWN` in all scenes where one has it (pictures of one's own)."""
     boxes: Int[np.ndarray, "scenes most 4"]
     """(x0, y0, x1, y1) in pixels, ends excluded."""
     labels: Int[np.ndarray, "scenes most"]
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the true counts are known."""
+        return bool((self.counts != UNKNOWN).all())
+
+    @property
+    def boxed(self) -> bool:
+        """Whether the true boxes are known."""
+        return self.counted and self.boxes.shape[1] >= self.counts.max(initial=0)
 
 
 def draw_counts(
