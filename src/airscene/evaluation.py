@@ -33,7 +33,7 @@ class Evaluation:
 
 
 def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0) -> Evaluation:
-    """All figures of one model: those of counts and boxes where it counts and the truth is known."""
+    """All figures of one model; those of counts and boxes where the truth is known."""
     found = predictor.infer_arrays(as_float(scenes.images))
     count = np.argmax(found.log_q, axis=1)
     key_elbo, key_iw = jax.random.split(jax.random.key(seed))

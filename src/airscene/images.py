@@ -9,7 +9,7 @@ import io
 import math
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -187,8 +187,13 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not hidden and path.is_file()
 
 
-def named_images(path: Path, most_pixels: int = MOST_PIXELS) -> Iterator[tuple[str, np.ndarray]]:
+def named_images(path: Path) -> list[tuple[str, np.ndarray]]:
     """The images of a file with their names: `cells.npz#3` is the fourth of a stack."""
-    images = read_images(path, most_pixels)
-    for i, image in enumerate(images):
-        yield (str(path) if len(images) == 1 else f"{path}#{i}"), image
+    return named(str(path), read_images(path))
+
+
+def named(name: str, images: list[np.ndarray]) -> list[tuple[str, np.ndarray]]:
+    """Images with their names, given that of the file."""
+    if len(images) == 1:
+        return [(name, images[0])]
+    return [(f"{name}#{i}", image) for i, image in enumerate(images)]

@@ -69,9 +69,15 @@ class Predictor:
             [Frame.of(as_seen(image, self.config), self.config) for image in images]
         )
 
-    def infer_seen(self, x: Float[np.ndarray, "batch height width channels"]) -> list[Scene]:
-        """The scenes in images that are as the model takes them: of its size, light on black."""
-        return self._scenes([Frame.of(image, self.config) for image in x])
+    def infer_seen(self, images: Sequence[np.ndarray] | np.ndarray) -> list[Scene]:
+        """The scenes in images that are light on black already, as the model takes them."""
+        return self._scenes([Frame.of(image, self.config) for image in images])
+
+    def infer_tiled(self, image: Any, tile: int | None = None) -> Scene:
+        """The scene in one large picture, cut into overlapping tiles: see `airscene.tiling`."""
+        from airscene.tiling import infer_tiled
+
+        return infer_tiled(self, as_array(image), tile)
 
     def _scenes(self, frames: list["Frame"]) -> list[Scene]:
         found = self.infer_arrays(np.stack([frame.pixels for frame in frames]))

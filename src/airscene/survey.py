@@ -130,8 +130,8 @@ class Survey:
             ),
         }
         return [
-            f"{self.pictures:,} pictures of {size} pixels, {kind}; at a first look, objects of some "
-            f"{self.side:.0f} pixels, {low} to {high} a picture",
+            f"{self.pictures:,} pictures of {size} pixels, {kind}; at a first look, objects of "
+            f"some {self.side:.0f} pixels, {low} to {high} a picture",
             *(f"  {name:8} {said:44} {how}" for name, (said, how) in rows.items()),
         ]
 

@@ -7,6 +7,7 @@ is never needed, and only used to measure how often the model is right.
 import csv
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ def look_at(path: Path) -> Survey:
     pictures = [image for _, image in pictures_of([files[i] for i in rows])]
     if not pictures:
         raise AirsceneError(f"none of the files in {path} can be read")
-    return survey(pictures)
+    total = len(pictures) if len(rows) == len(files) else len(files)
+    return replace(survey(pictures), pictures=total)
 
 
 def folder_scenes(request: Request) -> Scenes:
