@@ -188,6 +188,8 @@ def symptoms(seen: Look, counts_objects: bool = True) -> list[str | None]:
             return "puts everything into one window: try a smaller size-mean"
         if most > 2 and np.mean(count[count > 0] == most) > 0.98:
             return f"finds {most} objects wherever it finds any: try a higher object-cost"
+        if most == np.min(count) > 1:
+            return f"finds {most} objects in every image: is that so?"
         return _behind(float(elbo), best)
 
     rows = (seen.count, seen.elbo, seen.unexplained, seen.first_ink, seen.window_size)
