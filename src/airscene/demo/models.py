@@ -33,8 +33,8 @@ PREVIEW = 512
 """Longest side in pixels of the pictures that go with an answer."""
 
 DESCRIPTIONS = {
-    "digits": "Handwritten digits, white on black; it knows up to 2, and looks for 3.",
-    "digits-difference": "The same, but it looks at what is not explained yet: it counts further.",
+    "digits": "Handwritten digits, white on black. It was trained on up to two at a time.",
+    "digits-difference": "The same digits. It looks at what is not explained yet, and counts beyond two.",
     "sprites": "Red circles, green squares and blue diamonds that may overlap.",
     "objects": "A cube, a sphere or a cylinder on a table, drawn by a 3D renderer.",
 }

@@ -114,7 +114,9 @@ def _schemas() -> dict[str, Any]:
             {"count": whole, "presence": NUMBERS, "objects": _list(_ref("schemas", "Thing"))},
             {"rendered": {"type": ["string", "null"]}, "renderer": text, "image": DATA_URL},
         ),
-        "SceneToDraw": _object({"objects": _list(_object(code))}, {"height": whole, "width": whole}),
+        "SceneToDraw": _object(
+            {"objects": _list(_object(code))}, {"height": whole, "width": whole}
+        ),
         "LayoutToDraw": _object({"objects": _list(_object(thing))}),
         "Drawing": _object(
             {"image": DATA_URL},

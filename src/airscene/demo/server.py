@@ -99,6 +99,7 @@ def make_app(
         HTTPException: _http_error,
         AirsceneError: _bad_request,
         ClientDisconnect: _gone,
+        Exception: _our_fault,
     }
     return Guard(Starlette(routes=routes, exception_handlers=handlers), loopback_only)
 
@@ -233,6 +234,10 @@ async def _gone(request: Request, problem: ClientDisconnect) -> Response:
     return error(400, "the client went away")
 
 
+async def _our_fault(request: Request, problem: Exception) -> Response:
+    return error(500, "something went wrong here; the server's output says what")
+
+
 class Guard:
     """Around the application: who may ask, what every answer carries, what happens on a bug."""
 
@@ -242,25 +247,19 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, come what may."""
         if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        begun = False
-
+            await self.app(scope, receive, send)
+            return
         async def send_with_headers(message: Message) -> None:
-            nonlocal begun
             if message["type"] == "http.response.start":
-                begun = True
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         answer: Callable[[Scope, Receive, Send], Awaitable[None]]
         answer = _refusal(Headers(scope=scope), self.loopback_only) or self.app
         try:
-            return await answer(scope, receive, send_with_headers)
-        except Exception:
+            await answer(scope, receive, send_with_headers)
+        except Exception:  # the answer is given by then
             traceback.print_exc(file=sys.stderr)
-            if not begun:
-                line = "something went wrong here; the server's output says what"
-                await error(500, line)(scope, receive, send_with_headers)
 
 
 def _refusal(headers: Headers, loopback_only: bool) -> Response | None:

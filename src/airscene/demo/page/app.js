@@ -18,7 +18,7 @@ const state = {
   model: null, // what /models says of the chosen one
   strokes: [], // the drawing: {points} or {stamp, x, y}
   file: null, // or a picture: {blob, type, name, url, width, height}
-  scene: null, // {height, width, objects: [{where, what, presence, patch, bitmap}]}
+  scene: null, // {height, width, objects: [{where, what, number, patch, bitmap}]}
   found: null, // the scene before it was edited
   selected: -1,
   allSliders: false,
@@ -189,6 +189,7 @@ function drawPicture() {
   const words = { "2d": model.channels === 3 ? "Place a few stamps here" : "Draw here", "3d": "Open a picture, or make a random scene" };
   $("hint").textContent = words[model.kind];
   $("hint").hidden = !empty;
+  $("invert").parentElement.hidden = !file?.image || model.kind === "3d";
 }
 
 /** The drawing as an NPY file of the model's size: quicker than to wait for a PNG. */
@@ -308,7 +309,7 @@ function showFound(answer) {
 }
 
 function showCount(count, note = "") {
-  const word = state.model.kind === "3d" ? "thing" : "object";
+  const word = state.model.kind === "2d" ? "object" : count === 1 ? state.layout.objects[0].kind : "thing";
   const text = `${count} ${word}${count === 1 ? "" : "s"}`;
   if ($("count").textContent !== text) $("count").textContent = text;
   $("note").textContent = note;
@@ -343,13 +344,21 @@ function fill(parent, count, make) {
 function drawWindows(svg, objects, make = makeWindow) {
   fill(svg, objects.length, make);
   const pixel = pixelOf(svg);
-  objects.forEach(({ where: [side, x, y] }, i) => {
-    const [frame, grip, handle] = svg.children[i].children;
+  objects.forEach((thing, i) => {
+    const [side, x, y] = thing.where;
+    const group = svg.children[i];
+    const [frame, grip, handle] = group.children;
+    colour(group, thing.number ?? i);
     setBox(frame, x - side / 2, y - side / 2, side);
     if (!grip) return;
     setBox(grip, x + side / 2 - 16 * pixel, y + side / 2 - 16 * pixel, 32 * pixel);
     setBox(handle, x + side / 2 - 6 * pixel, y + side / 2 - 6 * pixel, 12 * pixel);
   });
+}
+
+/** An object keeps its colour when others are deleted. */
+function colour(element, number) {
+  for (let i = 0; i < COLOURS; i++) element.classList.toggle(`c${i}`, i === number % COLOURS);
 }
 
 /** What a pixel of the screen is in the drawing's own. */
@@ -361,7 +370,7 @@ function pixelOf(svg) {
 
 function makeWindow(i, parts = ["frame"]) {
   const group = document.createElementNS(SVG, "g");
-  group.setAttribute("class", `window c${i % COLOURS}`);
+  group.setAttribute("class", "window");
   for (const name of parts) {
     const rect = document.createElementNS(SVG, "rect");
     rect.setAttribute("class", name);
@@ -380,7 +389,7 @@ const stage = $("scene").querySelector("svg");
 const canvas = $("scene").querySelector("canvas");
 
 async function showScene(answer) {
-  const objects = await Promise.all(answer.objects.map((thing) => withPatch({ ...thing })));
+  const objects = await Promise.all(answer.objects.map((thing, i) => withPatch({ ...thing, number: i })));
   state.scene = { height: answer.height, width: answer.width, objects };
   state.found = copyOf(state.scene);
   if (state.selected >= objects.length) state.selected = -1;
@@ -431,7 +440,8 @@ function drawScene() {
 
 function makeEditable(i) {
   const group = makeWindow(i, ["frame", "grip", "handle"]);
-  Object.entries({ tabindex: 0, role: "button", "aria-label": `Object ${i + 1}` }).forEach((pair) => group.setAttribute(...pair));
+  group.setAttribute("tabindex", 0);
+  group.setAttribute("role", "button");
   group.addEventListener("focus", () => select(i));
   group.addEventListener("keydown", (event) => useKey(event, i));
   group.addEventListener("pointerdown", (event) => drag(event, i));
@@ -500,6 +510,7 @@ function copy(i) {
   const twin = copyOfObject(state.scene.objects[i]);
   const step = twin.where[0] / 3;
   moveTo(twin, twin.where[1] + step, twin.where[2] + step);
+  twin.number = 1 + Math.max(...state.scene.objects.map((thing) => thing.number));
   state.scene.objects.push(twin);
   state.selected = state.scene.objects.length - 1;
 }
@@ -526,6 +537,13 @@ function showObjects() {
     const item = $("objects").children[i];
     const [side, x, y] = thing.where.map((v) => v.toFixed(0));
     const image = item.querySelector("img");
+    const name = `Object ${thing.number + 1}`;
+    const [pick, copies, deletes] = item.querySelectorAll("button");
+    colour(item, thing.number);
+    item.querySelector("b").textContent = name;
+    for (const named of [pick, stage.children[i]]) named.setAttribute("aria-label", name);
+    copies.setAttribute("aria-label", `Copy ${name}`);
+    deletes.setAttribute("aria-label", `Delete ${name}`);
     if (image.getAttribute("src") !== thing.patch) image.src = thing.patch;
     item.querySelector("small").textContent = `at ${x}, ${y}; ${side} wide`;
   });
@@ -533,24 +551,21 @@ function showObjects() {
 
 function makeItem(i) {
   const item = document.createElement("li");
-  item.className = `c${i % COLOURS}`;
-  const image = Object.assign(document.createElement("img"), { alt: `What object ${i + 1} looks like` });
+  const image = Object.assign(document.createElement("img"), { alt: "" });
   const pick = button("", () => select(i));
   pick.className = "pick";
   pick.append(image);
   const words = Object.assign(document.createElement("div"), { className: "words" });
   const buttons = document.createElement("div");
   const after = (change) => () => (change(i), edited());
-  buttons.append(button("Copy", after(copy), `Copy object ${i + 1}`), button("Delete", after(remove), `Delete object ${i + 1}`));
-  const name = Object.assign(document.createElement("b"), { textContent: `Object ${i + 1}` });
-  words.append(name, document.createElement("small"), buttons);
+  buttons.append(button("Copy", after(copy)), button("Delete", after(remove)));
+  words.append(document.createElement("b"), document.createElement("small"), buttons);
   item.append(pick, words);
   return item;
 }
 
-function button(text, action, label = "") {
+function button(text, action) {
   const made = Object.assign(document.createElement("button"), { type: "button", textContent: text });
-  if (label) made.setAttribute("aria-label", label);
   made.addEventListener("click", action);
   return made;
 }
@@ -560,7 +575,7 @@ function showSliders() {
   $("codes").hidden = !thing;
   if (!thing) return;
   const count = state.allSliders ? thing.what.length : Math.min(SLIDERS, thing.what.length);
-  $("codes-title").textContent = `What object ${state.selected + 1} looks like`;
+  $("codes-title").textContent = `What object ${thing.number + 1} looks like`;
   $("more").hidden = thing.what.length <= SLIDERS;
   $("more").textContent = state.allSliders ? "Fewer" : `All ${thing.what.length}`;
   $("more").setAttribute("aria-expanded", state.allSliders);
@@ -571,7 +586,7 @@ function showSliders() {
   });
 }
 
-const signed = (value) => value.toFixed(1).replace("-", "−");
+const signed = (value) => (Math.round(10 * value) / 10 || 0).toFixed(1).replace("-", "−");
 
 function makeSlider(k) {
   const label = document.createElement("label");
@@ -636,7 +651,7 @@ async function randomScene() {
 async function showLayout(answer) {
   state.layout = answer;
   showCount(answer.count);
-  if (answer.rendered === null) say(`No renderer here, so that nothing is drawn again: ${answer.renderer}`, true);
+  $("missing").textContent = answer.rendered === null ? `No renderer here: ${answer.renderer}` : "";
   await showRendered(answer.rendered);
   showTable();
 }
@@ -655,8 +670,8 @@ function showTable() {
   const top = $("top");
   if (!top.children.length) makeTable(top);
   top.querySelectorAll(".thing, .truth").forEach((group) => group.remove());
-  for (const thing of truth?.objects ?? []) top.append(makeThing(thing, "truth"));
   for (const thing of layout?.objects ?? []) top.append(editableThing(thing));
+  for (const thing of truth?.objects ?? []) top.append(makeThing(thing, "truth"));
   const rows = (layout?.objects ?? []).flatMap(describe);
   if (truth?.objects.length) rows.push(["Dashed", "where the thing really is"]);
   if (!rows.length) rows.push(["", layout ? "Nothing stands on the table." : "No picture yet."]);
@@ -771,6 +786,8 @@ async function choose(name) {
   $("n").value = Math.min(2, model.max_objects);
   for (const svg of [stage, $("picture").querySelector("svg")]) svg.replaceChildren();
   $("invert").checked = false;
+  $("latency").textContent = $("missing").textContent = "";
+  latencies.length = 0;
   history.replaceState(null, "", `#${encodeURIComponent(model.name)}`);
   resize();
   clearPicture();
