@@ -1,5 +1,7 @@
 """The demo: its API under good and bad requests, and its page in a real browser."""
 
+import base64
+import importlib.util
 import io
 import json
 import math
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import airscene
 from airscene.cli import main
-from airscene.data import make_scenes
 from airscene.config import DataConfig
-from airscene.demo import models as demo_models
+from airscene.data import make_scenes
 from airscene.demo import server as demo_server
-from airscene.demo.models import Flat, Served, load_models
+from airscene.demo.models import Flat, Served, Solid, load_models
 from airscene.demo.schema import openapi
 from airscene.demo.server import Desk, make_app
 from airscene.errors import AirsceneError
@@ -74,8 +76,6 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def pixels(data_url: str) -> np.ndarray:
-    import base64
-
     assert data_url.startswith("data:image/png;base64,")
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data_url.split(",")[1]))))
 
@@ -156,22 +156,18 @@ def test_a_3d_scene_goes_round(api: Any) -> None:
     assert math.dist(found["position_cm"], thing["position_cm"]) < 3
 
 
-def test_without_a_renderer_the_numbers_still_come(
-    models: dict[str, Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    solid = demo_models._served("objects")
+def test_without_a_renderer_the_numbers_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    solid = Solid("objects", airscene.load("objects"))
 
     def missing(layout: Any) -> Any:
         raise AirsceneError("3D scenes need MuJoCo: pip install 'airscene[3d]'")
 
-    monkeypatch.setattr(solid, "predictor", load_models(["objects"])["objects"].predictor)  # pyright: ignore
-    monkeypatch.setattr(solid.predictor, "render", missing)  # pyright: ignore
+    monkeypatch.setattr(solid.predictor, "render", missing)
     with client({"objects": solid}) as api:
-        answer = api.post(
-            "/infer?patches=1", content=encoded(np.zeros((32, 32, 3), np.uint8)), headers=PNG
-        )
-        assert answer.json()["rendered"] is None
-        assert "pip install" in answer.json()["renderer"]
+        picture = encoded(np.zeros((32, 32, 3), np.uint8))
+        answer = api.post("/infer?patches=1", content=picture, headers=PNG).json()
+        assert answer["rendered"] is None
+        assert "pip install" in answer["renderer"]
         drawn = api.post("/render", json={"objects": []})
         assert drawn.status_code == 400 and "pip install" in drawn.json()["error"]
 
@@ -281,23 +277,24 @@ def bad_images(good: bytes) -> Iterator[bytes]:
 
 
 BAD_JSON = [
-    b"", b"{", b"nonsense", b"null", b"1", b'"text"', b"[]", b"[[]]", b"{}", b'{"image": 1}', b"\xff\xfe",
+    b"", b"{", b"nonsense", b"null", b"1", b'"text"', b"[]", b"[[]]", b"{}", b'{"image": 1}',
+    b"\xff\xfe",
     b"[[NaN, 0]]", b"[[Infinity]]", b"[[1e999]]", b"[[-0.1]]", b"[[1.5]]", b"[[256]]", b"[[-1]]",
     b"[[0, 1], [0]]", b'[["a"]]', b"[[null]]", b"[[[0, 0]]]", b"[[[[0]]]]", b'[[{"a": 1}]]',
     b"[" * 100_000, b"[" * 900 + b"]" * 900, b'{"image":' * 50_000, b"[[" + b"9" * 5000 + b"]]",
     b"[[" + b"9" * 400 + b"]]", b"[" + b"[]," * 1_200_000 + b"[]]", b" " * 4_000_001,
 ]  # fmt: skip
-GOOD_OBJECT = {"where": [20, 25, 25], "what": [0] * 50}
+BAD_WHERE = [[0, 1, 1], [-5, 1, 1], [1e9, 1, 1], [1, 2], None]
+BAD_WHAT = [[0] * 49, "z", [1e5] * 50, [None] * 50, [10**400] * 50]
+BAD_SIZES = [{"height": 0}, {"height": 1e3}, {"width": True}, {"height": 10**400}, {"width": "9"}]
 BAD_SCENES = [
-    [], {}, {"objects": 1}, {"objects": [1]}, {"objects": [{}]}, {"objects": [GOOD_OBJECT] * 65},
-    {"objects": [GOOD_OBJECT], "height": 0}, {"objects": [], "height": 1e3}, {"objects": [], "width": True},
-    {"objects": [], "height": 2000, "width": 2000}, {"objects": [], "height": 10**400},
-    {"objects": [{**GOOD_OBJECT, "where": [0, 1, 1]}]}, {"objects": [{**GOOD_OBJECT, "where": [-5, 1, 1]}]},
-    {"objects": [{**GOOD_OBJECT, "where": [1e9, 1, 1]}]}, {"objects": [{**GOOD_OBJECT, "where": [1, 2]}]},
-    {"objects": [{**GOOD_OBJECT, "what": [0] * 49}]}, {"objects": [{**GOOD_OBJECT, "what": "z"}]},
-    {"objects": [{**GOOD_OBJECT, "what": [1e5] * 50}]}, {"objects": [{**GOOD_OBJECT, "what": [None] * 50}]},
-    {"objects": [{**GOOD_OBJECT, "what": [10**400] * 50}]},
-]  # fmt: skip
+    *([], {}, {"objects": 1}, {"objects": [1]}, {"objects": [{}]}),
+    {"objects": [{"where": [20, 25, 25], "what": [0] * 50}] * 65},
+    {"objects": [], "height": 2000, "width": 2000},
+    *({"objects": [], **size} for size in BAD_SIZES),
+    *({"objects": [{"where": where, "what": [0] * 50}]} for where in BAD_WHERE),
+    *({"objects": [{"where": [20, 25, 25], "what": what}]} for what in BAD_WHAT),
+]
 BAD_LAYOUTS = [
     {"objects": [{"kind": "cone", "pose": {"x": 0, "y": 0, "yaw": 0}}]},
     {"objects": [{"kind": ["cube"], "pose": {"x": 0, "y": 0, "yaw": 0}}]},
@@ -537,13 +534,11 @@ ZERO = [
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     path = shutil.which("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        path = None
-    if path is None:
+    if path is None or importlib.util.find_spec("playwright") is None:
         assert not CI, "CI needs Chromium and Playwright"
         pytest.skip("needs Chromium and Playwright")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, args=CHROMIUM)
         yield opened
@@ -563,7 +558,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     assert errors == []
 
 
-def draw(page: Any, points: list[tuple[float, float]]) -> None:
+def draw(page: Any, points: Sequence[tuple[float, float]]) -> None:
     """A stroke of the pen through points in pixels of the model's image."""
     box = page.locator("#picture canvas").bounding_box()
     for i, (x, y) in enumerate(points):
@@ -633,9 +628,9 @@ def test_an_uploaded_picture_has_its_windows_in_the_right_place(
 
 
 def test_objects_obey_the_keyboard_and_sliders(page: Any) -> None:
-    page.locator("#n").select_option("1")
-    page.get_by_role("button", name="Sample a scene").click()
+    draw(page, ZERO)
     says(page, "1 object")
+    page.locator("#scene .window").wait_for()
     where = "airscene.state.scene.objects[0].where"
     side, x, y = page.evaluate(where)
     page.locator("#scene .window").focus()
@@ -652,6 +647,9 @@ def test_objects_obey_the_keyboard_and_sliders(page: Any) -> None:
     says(page, "1 object")
     page.get_by_role("button", name="Undo edits").click()
     assert page.evaluate(where) == pytest.approx([side, x, y])
+    page.locator("#n").select_option("3")
+    page.get_by_role("button", name="Sample a scene").click()
+    says(page, "3 objects")
 
 
 def test_sprites_are_stamped_and_things_stand_on_the_table(page: Any) -> None:

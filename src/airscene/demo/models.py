@@ -34,7 +34,7 @@ PREVIEW = 512
 
 DESCRIPTIONS = {
     "digits": "Handwritten digits, white on black. It was trained on up to two at a time.",
-    "digits-difference": "The same digits. It looks at what is not explained yet, and counts beyond two.",
+    "digits-difference": "The same digits. It looks for what is not explained yet: it counts on.",
     "sprites": "Red circles, green squares and blue diamonds that may overlap.",
     "objects": "A cube, a sphere or a cylinder on a table, drawn by a 3D renderer.",
 }
@@ -226,7 +226,7 @@ def load_models(names: Sequence[str] = ()) -> dict[str, Served]:
 def _served(source: str) -> Served:
     predictor = load(source)
     name = source if source in bundled() else Path(source).as_posix()
-    return (Flat if isinstance(predictor, Predictor) else Solid)(name, predictor)
+    return Flat(name, predictor) if isinstance(predictor, Predictor) else Solid(name, predictor)
 
 
 # --- Pictures --------------------------------------------------------------------------------

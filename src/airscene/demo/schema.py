@@ -53,7 +53,7 @@ def _infer() -> dict[str, Any]:
     ]
     binary = {"schema": {"type": "string", "format": "binary"}}
     kinds = ("image/png", "image/jpeg", "image/tiff", "image/webp", "application/octet-stream")
-    content = {kind: binary for kind in kinds}
+    content: dict[str, Any] = dict.fromkeys(kinds, binary)
     content["application/json"] = {"schema": _ref("schemas", "Image")}
     found = {"oneOf": [_ref("schemas", "Scene"), _ref("schemas", "Layout")]}
     return _operation("infer", "What is in an image", parameters, found, content)

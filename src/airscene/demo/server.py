@@ -169,7 +169,7 @@ def _content_type(request: Request) -> str:
 
 
 async def _body(request: Request) -> bytes:
-    """The body, unless it is too long or takes too long: what it says of its length is not asked."""
+    """The body, unless it is too long or takes too long. Nobody asks what length it claims."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(SECONDS):
@@ -249,6 +249,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
@@ -263,7 +264,7 @@ class Guard:
 
 
 def _refusal(headers: Headers, loopback_only: bool) -> Response | None:
-    """Turn away pages of others: under a name that leads here (DNS rebinding), or by their origin."""
+    """Turn away pages of others: by a name that leads here (DNS rebinding), or by origin."""
     host = headers.get("host", "")
     if loopback_only and _name(f"//{host}") not in LOOPBACK:
         return error(421, "this server answers on localhost only")

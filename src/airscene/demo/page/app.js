@@ -627,12 +627,19 @@ async function inferScene() {
 }
 
 async function sampleScene() {
-  const seed = Math.floor(Math.random() * 1e6);
-  const answer = await ask("sample", { n: $("n").value, seed, patches: 1 });
+  let answer;
+  for (let tries = 0; tries < 10; tries++) {
+    const seed = Math.floor(Math.random() * 1e6);
+    answer = await ask("sample", { n: $("n").value, seed, patches: 1 });
+    if (answer.objects.every((thing) => isInside(thing, answer))) break; // the prior is wider
+  }
   quiet();
+  state.selected = -1;
   await showScene(answer);
   edited("Sampled from the prior");
 }
+
+const isInside = ({ where: [, x, y] }, { width, height }) => x > 0 && x < width && y > 0 && y < height;
 
 // --- 3D: things on a table -------------------------------------------------------------------
 
