@@ -580,8 +580,8 @@ def test_two_digits_drawn_are_two_objects_and_one_can_be_deleted(page: Any) -> N
     draw(page, ZERO)
     says(page, "2 objects")
     assert page.locator("#picture .window").count() == 2
+    page.locator("#objects li").nth(1).wait_for()
     assert page.locator("#scene .window").count() == 2
-    assert page.locator("#objects li").count() == 2
     page.get_by_role("button", name="Delete Object 1").click()
     says(page, "1 object")
     assert page.locator("#scene .window").count() == 1

@@ -62,6 +62,7 @@ class Desk:
     async def __call__(self, request: Request, work: Callable[[bytes], Any]) -> Any:
         """Read the body, then do the work in a thread. The place is taken before the body is."""
         if self.taken >= self.most:
+            await _body(request, keep=False)  # who is cut off while sending does not see an answer
             raise HTTPException(503, "too many requests at once; try again", {"Retry-After": "1"})
         self.taken += 1
         try:
@@ -168,7 +169,7 @@ def _content_type(request: Request) -> str:
     return kind
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, keep: bool = True) -> bytes:
     """The body, unless it is too long or takes too long. Nobody asks what length it claims."""
     parts, size = [], 0
     try:
@@ -177,7 +178,8 @@ async def _body(request: Request) -> bytes:
                 size += len(part)
                 if size > MOST_BYTES:
                     raise HTTPException(413, f"at most {MOST_BYTES // 10**6} MB can be sent")
-                parts.append(part)
+                if keep:
+                    parts.append(part)
     except TimeoutError:
         raise HTTPException(408, f"the request did not arrive in {SECONDS:g} seconds") from None
     return b"".join(parts)

@@ -12,6 +12,14 @@ const STAMP_COLOURS = ["#f00", "#0f0", "#00f"];
 const COLOURS = 6; // of windows, in style.css
 const SLIDERS = 8; // shown before "More"
 const MOST_BYTES = 10e6;
+const UNEXPLAINED = 0.4; // of the picture's squared intensity: beyond that, the page says so
+
+const WORDS = {
+  digits: { title: "Draw a few digits", hint: "Draw here, about this large" },
+  grey: { title: "Draw a few objects", hint: "Draw here" },
+  colour: { title: "Place a few sprites", hint: "Place a few stamps here" },
+  things: { title: "Put something on the table", hint: "Open a picture, or make a random scene" },
+};
 
 const state = {
   models: [],
@@ -63,6 +71,8 @@ function newest(work, merge = (_, value) => value) {
   };
 }
 
+let latest = null; // answer about the picture
+
 /** Look at the picture. `since`: when the oldest pointer event came that is not answered yet. */
 const look = newest(
   async ({ since, file }) => {
@@ -81,8 +91,11 @@ const look = newest(
     if (file) await show(file, answer);
     if (model.kind === "3d") return showLayout(answer);
     showFound(answer);
-    if (since) painted().then(() => measured(performance.now() - since));
-    await showScene(answer);
+    latest = answer;
+    painted().then(() => {
+      if (since) measured(performance.now() - since);
+      if (latest === answer) attempt(() => showScene(answer)); // the windows come first
+    });
   },
   (waiting, value) => ({ ...value, since: Math.min(waiting.since ?? Infinity, value.since ?? Infinity) }),
 );
@@ -186,8 +199,7 @@ function drawPicture() {
   const { width, height } = file?.image ? file : model;
   $("picture").querySelector("svg").setAttribute("viewBox", `0 0 ${width} ${height}`);
   const empty = !state.strokes.length && !file;
-  const words = { "2d": model.channels === 3 ? "Place a few stamps here" : "Draw here", "3d": "Open a picture, or make a random scene" };
-  $("hint").textContent = words[model.kind];
+  $("hint").lastElementChild.textContent = WORDS[styleOf(model)].hint;
   $("hint").hidden = !empty;
   $("invert").parentElement.hidden = !file?.image || model.kind === "3d";
 }
@@ -305,15 +317,16 @@ const pngOf = (dataUrl) => new Blob([bytesOf(dataUrl)], { type: "image/png" });
 function showFound(answer) {
   drawWindows($("picture").querySelector("svg"), answer.objects);
   showPosterior(answer.count_posterior);
-  showCount(answer.count);
+  const missing = `${Math.round(100 * answer.residual)}% of the picture is left unexplained`;
+  showCount(answer.count, answer.residual > UNEXPLAINED ? missing : "");
 }
 
-function showCount(count, note = "") {
+function showCount(count, note = "", edited = false) {
   const word = state.model.kind === "2d" ? "object" : count === 1 ? state.layout.objects[0].kind : "thing";
   const text = `${count} ${word}${count === 1 ? "" : "s"}`;
   if ($("count").textContent !== text) $("count").textContent = text;
   $("note").textContent = note;
-  $("posterior").classList.toggle("stale", Boolean(note));
+  $("posterior").classList.toggle("stale", edited); // it is the picture's, not this scene's
 }
 
 function showPosterior(chances) {
@@ -413,7 +426,7 @@ async function withPatch(thing) {
 function edited(note = "Edited scene") {
   const { scene } = state;
   $("undo").disabled = !note;
-  if (note) showCount(scene.objects.length, note);
+  if (note) showCount(scene.objects.length, note, true);
   stage.setAttribute("viewBox", `0 0 ${scene.width} ${scene.height}`);
   drawScene();
   showObjects();
@@ -770,7 +783,7 @@ function setPose(thing, x, y, yaw = thing.pose.yaw) {
   state.truth = null;
   showTable();
   showCount(state.layout.count, "Edited scene");
-  renderThings(state.layout);
+  if (!$("missing").textContent) renderThings(state.layout);
 }
 
 const renderThings = newest(async ({ objects }) => {
@@ -780,18 +793,24 @@ const renderThings = newest(async ({ objects }) => {
 
 // --- The page --------------------------------------------------------------------------------
 
+function styleOf({ name, kind, channels }) {
+  if (kind === "3d") return "things";
+  if (channels === 3) return "colour";
+  return name.startsWith("digits") ? "digits" : "grey";
+}
+
 async function choose(name) {
   const model = state.models.find((m) => m.name === name) ?? state.models[0];
   Object.assign(state, { model, scene: null, found: null, layout: null, selected: -1, rendered: null });
-  document.body.className = `is-${model.kind} ${model.channels === 3 ? "is-colour" : ""} ${model.kind === "2d" ? "drawing" : ""}`;
-  if (model.kind === "3d") document.body.classList.remove("is-colour");
+  document.body.className = `is-${model.kind} is-${styleOf(model)}`;
   $("model").value = model.name;
   $("about").textContent = model.description;
-  $("title").textContent = model.kind === "3d" ? "Put something on the table" : model.channels === 3 ? "Place a few sprites" : "Draw a few digits";
+  $("title").textContent = WORDS[styleOf(model)].title;
   $("scene-title").textContent = model.kind === "3d" ? "Scene, rendered again" : "Scene, drawn back";
   $("n").replaceChildren(...[...Array(model.max_objects + 1).keys()].map((n) => new Option(`of ${n}`, n)));
   $("n").value = Math.min(2, model.max_objects);
   for (const svg of [stage, $("picture").querySelector("svg")]) svg.replaceChildren();
+  latest = null;
   $("invert").checked = false;
   $("latency").textContent = $("missing").textContent = "";
   latencies.length = 0;
@@ -844,6 +863,7 @@ function listen() {
   click("again3d", () => state.rendered && open(pngOf(state.rendered)));
   click("undo", () => ((state.scene = copyOf(state.found)), showCount(state.scene.objects.length), edited("")));
   click("more", () => ((state.allSliders = !state.allSliders), showSliders()));
+  $("message").addEventListener("click", quiet);
   $("invert").addEventListener("change", () => state.file && look({ file: state.file }));
   $("model").addEventListener("change", (event) => attempt(() => choose(event.target.value)));
   $("file").addEventListener("change", ({ target }) => {
