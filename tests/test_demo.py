@@ -570,7 +570,7 @@ def draw(page: Any, points: Sequence[tuple[float, float]]) -> None:
 
 
 def says(page: Any, text: str) -> None:
-    page.wait_for_function("text => count.textContent === text", arg=text)
+    page.wait_for_function("text => count.textContent === text && airscene.idle", arg=text)
 
 
 def test_two_digits_drawn_are_two_objects_and_one_can_be_deleted(page: Any) -> None:
@@ -580,8 +580,8 @@ def test_two_digits_drawn_are_two_objects_and_one_can_be_deleted(page: Any) -> N
     draw(page, ZERO)
     says(page, "2 objects")
     assert page.locator("#picture .window").count() == 2
-    page.locator("#objects li").nth(1).wait_for()
     assert page.locator("#scene .window").count() == 2
+    assert page.locator("#objects li").count() == 2
     page.get_by_role("button", name="Delete Object 1").click()
     says(page, "1 object")
     assert page.locator("#scene .window").count() == 1
@@ -630,7 +630,6 @@ def test_an_uploaded_picture_has_its_windows_in_the_right_place(
 def test_objects_obey_the_keyboard_and_sliders(page: Any) -> None:
     draw(page, ZERO)
     says(page, "1 object")
-    page.locator("#scene .window").wait_for()
     where = "airscene.state.scene.objects[0].where"
     side, x, y = page.evaluate(where)
     page.locator("#scene .window").focus()

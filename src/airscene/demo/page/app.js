@@ -34,7 +34,13 @@ const state = {
   truth: null, // of a random 3D scene
 };
 const latencies = [];
-window.airscene = { latencies, state };
+window.airscene = {
+  latencies,
+  state,
+  get idle() {
+    return !look.busy && latest === null;
+  },
+};
 
 // --- Talking to the server -------------------------------------------------------------------
 
@@ -57,21 +63,21 @@ const askToRender = (scene) => ask("render", {}, JSON.stringify(scene));
 /** Runs `work` with the newest of the values given, never two at a time. */
 function newest(work, merge = (_, value) => value) {
   let waiting = null;
-  let busy = false;
-  return async (value) => {
+  const run = async (value) => {
     waiting = waiting ? merge(waiting, value) : value;
-    if (busy) return;
-    busy = true;
+    if (run.busy) return;
+    run.busy = true;
     while (waiting) {
       const job = waiting;
       waiting = null;
       await work(job).catch((error) => say(error.message));
     }
-    busy = false;
+    run.busy = false;
   };
+  return run;
 }
 
-let latest = null; // answer about the picture
+let latest = null; // answer about the picture whose scene is not shown yet
 
 /** Look at the picture. `since`: when the oldest pointer event came that is not answered yet. */
 const look = newest(
@@ -94,7 +100,7 @@ const look = newest(
     latest = answer;
     painted().then(() => {
       if (since) measured(performance.now() - since);
-      if (latest === answer) attempt(() => showScene(answer)); // the windows come first
+      if (latest === answer) attempt(() => showScene(answer).then(() => (latest = null))); // windows first
     });
   },
   (waiting, value) => ({ ...value, since: Math.min(waiting.since ?? Infinity, value.since ?? Infinity) }),
