@@ -352,7 +352,10 @@ function showPosterior(chances) {
   list.setAttribute("aria-label", chances.map((p, n) => `${n}: ${percent(p)}`).join(", "));
 }
 
-const percent = (p) => (p > 0.999 && p < 1 ? ">99.9%" : `${(100 * p).toFixed(p > 0.995 || p < 0.001 ? 0 : 1)}%`);
+function percent(p) {
+  if (p > 0.999 && p < 1) return ">99.9%";
+  return `${(100 * p).toFixed(p > 0.995 || p < 0.001 ? 0 : 1)}%`;
+}
 
 /** As many children as wanted; those that are there stay, so that they can move smoothly. */
 function fill(parent, count, make) {
@@ -537,6 +540,12 @@ function copy(i) {
 function remove(i) {
   state.scene.objects.splice(i, 1);
   state.selected = Math.min(i, state.scene.objects.length - 1);
+}
+
+function undo() {
+  state.scene = copyOf(state.found);
+  showCount(state.scene.objects.length);
+  edited("");
 }
 
 function select(i) {
@@ -747,7 +756,8 @@ function makeThing({ kind, pose }, role) {
   const turn = `translate(${x} ${-y}) rotate(${(-yaw * 180) / Math.PI})`;
   const group = draw(null, "g", { class: role, transform: turn });
   if (kind === "cube") draw(group, "rect", { class: kind, x: -0.08, y: -0.08, width: 0.16, height: 0.16 });
-  else draw(group, "circle", { class: ["sphere", "cylinder"].includes(kind) ? kind : "other", r: kind === "sphere" ? 0.085 : 0.07 });
+  if (kind === "sphere") draw(group, "circle", { class: kind, r: 0.085 });
+  if (!["cube", "sphere"].includes(kind)) draw(group, "circle", { class: kind, r: 0.07 });
   if (kind === "cylinder") draw(group, "line", { x1: 0, y1: 0, x2: 0.07, y2: 0 });
   return group;
 }
@@ -755,7 +765,8 @@ function makeThing({ kind, pose }, role) {
 function editableThing(thing) {
   const group = makeThing(thing, "thing");
   const name = `${thing.kind}: arrows move it, + and − turn it`;
-  Object.entries({ tabindex: 0, role: "button", "aria-label": name }).forEach((pair) => group.setAttribute(...pair));
+  const attributes = { tabindex: 0, role: "button", "aria-label": name };
+  Object.entries(attributes).forEach((pair) => group.setAttribute(...pair));
   group.addEventListener("pointerdown", (event) => dragThing(event, thing));
   group.addEventListener("keydown", (event) => {
     const turn = { "+": 1, "=": 1, "-": -1 }[event.key] ?? 0;
@@ -867,7 +878,7 @@ function listen() {
   click("sample", sampleScene);
   click("again", inferScene);
   click("again3d", () => state.rendered && open(pngOf(state.rendered)));
-  click("undo", () => ((state.scene = copyOf(state.found)), showCount(state.scene.objects.length), edited("")));
+  click("undo", undo);
   click("more", () => ((state.allSliders = !state.allSliders), showSliders()));
   $("message").addEventListener("click", quiet);
   $("invert").addEventListener("change", () => state.file && look({ file: state.file }));
@@ -881,7 +892,10 @@ function listen() {
     const [file] = clipboardData.files;
     if (file) open(file, file.name);
   });
-  document.addEventListener("dragover", (event) => (event.preventDefault(), document.body.classList.add("over")));
+  document.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    document.body.classList.add("over");
+  });
   document.addEventListener("dragleave", () => document.body.classList.remove("over"));
   document.addEventListener("drop", (event) => {
     event.preventDefault();
