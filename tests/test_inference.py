@@ -180,3 +180,26 @@ def _with_header(content: bytes, old: str, new: str) -> bytes:
     header = header.replace(old, new)
     json.loads(header)
     return struct.pack("<Q", len(header.encode())) + header.encode() + content[8 + length :]
+
+
+def test_compose_draws_a_scene_from_its_codes(digits: Predictor, scenes: Scenes) -> None:
+    """What infer found, put together again, is the same scene."""
+    row = int(np.flatnonzero(scenes.counts == 2)[0])
+    scene = digits.infer(scenes.images[row, :, :, 0])
+    again = digits.compose([(thing.where, thing.what) for thing in scene.objects])
+    assert again.count == 2 and again.count_posterior.tolist() == [0, 0, 1, 0]
+    np.testing.assert_allclose(again.render(), scene.render(), atol=1e-4)
+    for made, found in zip(again.objects, scene.objects, strict=True):
+        np.testing.assert_allclose(made.box, found.box, atol=2)
+    assert digits.compose([], 20, 30).render().shape == (20, 30)
+
+
+def test_what_cannot_be_composed(digits: Predictor) -> None:
+    code = np.zeros(digits.config.codes)
+    assert digits.draw(code).shape == (20, 20, 1)
+    for bad in (code[1:], code * np.nan, 3):
+        with pytest.raises(AirsceneError, match="a code is 50 finite numbers"):
+            digits.draw(bad)
+    for where in ((20.0, 1.0), (0.0, 1.0, 1.0), (np.inf, 1.0, 1.0)):
+        with pytest.raises(AirsceneError, match="side above 0"):
+            digits.compose([(where, code)])

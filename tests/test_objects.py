@@ -125,6 +125,19 @@ def test_a_sampled_scene_is_drawn_and_found_again(gl):
     model.renderer.close()
 
 
+def test_compose_makes_the_scene_that_was_sampled():
+    model = airscene.load("objects")
+    sampled = next(s for s in map(model.sample, range(20)) if s.count)
+    again = model.compose([(thing.kind, thing.pose) for thing in sampled.objects])
+    assert again.to_dict() == sampled.to_dict()
+    assert model.compose([]).count == 0
+    pose = {"x": 0.0, "y": 0.0, "yaw": 0.0}
+    bad = [[("cone", pose)], [("cube", {"x": 0.0})], [("cube", {**pose, "x": np.nan})]]
+    for things in [*bad, [("cube", pose)] * 2]:
+        with pytest.raises(AirsceneError):
+            model.compose(things)
+
+
 def test_a_picture_of_another_kind_is_marked(tmp_path, capsys):
     noise = np.random.default_rng(0).integers(0, 255, (128, 128, 3), np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")

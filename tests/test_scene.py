@@ -36,6 +36,14 @@ def test_moved_moves_window_box_and_drawing() -> None:
     assert before.objects[0].where == (8, 8, 10)
 
 
+def test_scaled_is_the_scene_of_a_larger_image() -> None:
+    large = scene(thing(8, 10)).scaled(2)
+    assert (large.height, large.width) == (40, 60)
+    assert large.objects[0].where == (16, 16, 20)
+    assert large.objects[0].box == (8, 12, 24, 28)
+    assert large.render().sum() == pytest.approx(4 * scene(thing(8, 10)).render().sum(), rel=1e-3)
+
+
 def test_without_takes_one_away() -> None:
     left = scene(thing(8, 10), thing(22, 10)).without(0)
     assert left.count == 1

@@ -16,6 +16,7 @@ usage: airscene COMMAND [--help]
   train PRESET        train, with a live table; then a run folder with a report to open
   eval RUN|MODEL      held-out counts, boxes and ELBO: a table, and result.json
   infer MODEL IMAGE…  what is in these images: one JSON scene a line
+  demo [MODEL…]       a page to draw on: the windows follow your pen; scenes can be edited
   report RUN          write report.html again: curves, reconstructions, confusion, policy
   reproduce RESULT    a result of the paper, from training to one page with its figures
   models              the models that come along, and how they were trained
@@ -30,6 +31,7 @@ COMMANDS = {
     "train": ("train", "train"),
     "eval": ("results", "evaluate"),
     "infer": ("infer", "infer"),
+    "demo": ("demo", "demo"),
     "report": ("results", "report"),
     "reproduce": ("reproduce", "reproduce"),
     "models": ("listing", "models"),

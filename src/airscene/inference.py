@@ -19,12 +19,13 @@ from airscene import attention, checkpoint
 from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.model import AIR, Inference, tight_box
-from airscene.scene import Object, Scene
+from airscene.scene import Object, Scene, drawn_box
 
 BATCHES = (1, 16, 256)  # compiled batch sizes; what does not fill one is padded with black
 
 infer_compiled = jax.jit(AIR.infer)
 _sample = jax.jit(AIR.sample, static_argnames="n")
+_decode = jax.jit(lambda air, z_what: air.glimpse.decode(z_what))
 
 
 class Predictor:
@@ -118,6 +119,37 @@ class Predictor:
         )
         drawn = jax.tree.map(lambda a: np.asarray(a)[None], drawn)
         return self._scene(Frame.blank(self.config), drawn, 0)
+
+    def draw(self, what: Any) -> Float[np.ndarray, "side side channels"]:
+        """What a code looks like: the patch that the model draws for `what`, between 0 and 1."""
+        what = np.asarray(what, np.float32)
+        if what.shape != (self.config.codes,) or not np.isfinite(what).all():
+            raise AirsceneError(f"a code is {self.config.codes} finite numbers")
+        return np.asarray(_decode(self.air, what))
+
+    def compose(
+        self,
+        parts: Sequence[tuple[Sequence[float], Any]],
+        height: int | None = None,
+        width: int | None = None,
+    ) -> Scene:
+        """A scene from codes: for each object its `where` and its `what`; `render` draws it.
+
+        In pixels of an image of the size given, or of the model's own size.
+        """
+        height, width = height or self.config.height, width or self.config.width
+        objects = []
+        for where, what in parts:
+            if len(where) != 3 or not np.isfinite(where).all() or where[0] <= 0:
+                raise AirsceneError("where is (side, x, y), with a side above 0")
+            place = (float(where[0]), float(where[1]), float(where[2]))
+            patch = self.draw(what)
+            box = drawn_box(patch, place, height, width)
+            objects.append(Object(1.0, place, np.asarray(what, np.float32), patch, box))
+        counts = max(self.config.max_objects, len(objects)) + 1
+        posterior = np.eye(counts, dtype=np.float32)[len(objects)]
+        channels = self.config.channels
+        return Scene(height, width, channels, tuple(objects), posterior, float("nan"), 0.0)
 
     def _scene(self, frame: "Frame", found: Any, row: int) -> Scene:
         log_q = np.asarray(found.log_q[row])

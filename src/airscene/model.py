@@ -28,14 +28,13 @@ from airscene.priors import (
     log_count_prior,
     unary_probabilities,
 )
+from airscene.scene import INK
 
 STOP_BELOW = 1e-3
 """Inference stops as soon as q(n >= i), the probability of one more object, falls below this."""
 
 SURELY_NOT = -100.0
 """The logit of a step that did not run."""
-INK = 0.2
-"""A pixel brighter than this counts as drawn, for an object's tight box."""
 
 
 class Step(eqx.Module):

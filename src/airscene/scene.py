@@ -14,6 +14,8 @@ from jaxtyping import Float
 from airscene import attention
 from airscene.errors import AirsceneError
 
+INK = 0.2
+"""A pixel brighter than this counts as drawn, for an object's tight box."""
 Box = tuple[float, float, float, float]
 
 
@@ -48,6 +50,13 @@ class Object:
         x0, y0, x1, y1 = self.box
         where, box = (side, x + dx, y + dy), (x0 + dx, y0 + dy, x1 + dx, y1 + dy)
         return replace(self, where=where, box=box)
+
+    def scaled(self, factor: float) -> "Object":
+        """The same object in an image that is so many times as large."""
+        side, x, y = self.where
+        x0, y0, x1, y1 = self.box
+        box = (x0 * factor, y0 * factor, x1 * factor, y1 * factor)
+        return replace(self, where=(side * factor, x * factor, y * factor), box=box)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the patch."""
@@ -104,6 +113,12 @@ class Scene:
         objects = [thing if i == index % self.count else o for i, o in enumerate(self.objects)]
         return replace(self, objects=tuple(objects))
 
+    def scaled(self, factor: float) -> "Scene":
+        """The scene of an image that is so many times as large: to draw it larger, say."""
+        height, width = (max(1, round(factor * side)) for side in (self.height, self.width))
+        objects = tuple(thing.scaled(factor) for thing in self.objects)
+        return replace(self, height=height, width=width, objects=objects)
+
     def without(self, index: int) -> "Scene":
         """The scene with one object taken away."""
         self._object(index)
@@ -130,6 +145,30 @@ class Scene:
         if not -self.count <= index < self.count:
             raise AirsceneError(f"no object {index}: the scene has {self.count}")
         return self.objects[index]
+
+
+def drawn_box(
+    patch: Float[np.ndarray, "side side channels"],
+    where: tuple[float, float, float],
+    height: int,
+    width: int,
+) -> Box:
+    """Tight box, inside the image, of what a patch draws in its window; the window's if nothing."""
+    side, x, y = where
+    ink = patch.max(axis=-1) > INK
+    x0, x1 = (x + side * v for v in _ends(ink.any(axis=0)))
+    y0, y1 = (y + side * v for v in _ends(ink.any(axis=1)))
+    x0, x1 = (min(max(v, 0.0), float(width)) for v in (x0, x1))
+    y0, y1 = (min(max(v, 0.0), float(height)) for v in (y0, y1))
+    return (x0, y0, x1, y1)
+
+
+def _ends(line: np.ndarray) -> tuple[float, float]:
+    """First and last true place of a line that spans -1/2 to 1/2; its ends without any."""
+    places = np.flatnonzero(line)
+    if not len(places):
+        return -0.5, 0.5
+    return float(places[0]) / len(line) - 0.5, float(places[-1] + 1) / len(line) - 0.5
 
 
 def _rounded(values: Any, digits: int = 2) -> list[float]:

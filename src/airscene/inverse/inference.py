@@ -153,7 +153,28 @@ class InversePredictor:
 
     def sample(self, seed: int = 0) -> Layout:
         """A random scene, as those to train on are drawn; `render` gives its picture."""
-        truth = self.problem.sample(1, ("sample", seed))
+        return self._known(self.problem.sample(1, ("sample", seed)))
+
+    def compose(self, things: Sequence[tuple[str, dict[str, float]]]) -> Layout:
+        """A scene from its parts: for each thing its kind and its pose; `render` draws it."""
+        problem = self.problem
+        names = [p.name for p in problem.parameters]
+        if len(things) > problem.slots:
+            raise AirsceneError(f"at most {problem.slots} of {', '.join(problem.kinds)}")
+        present = np.zeros((1, problem.slots), np.float32)
+        kinds = np.zeros((1, problem.slots), np.int32)
+        pose = np.zeros((1, problem.slots, len(names)), np.float32)
+        for i, (kind, values) in enumerate(things):
+            if kind not in problem.kinds:
+                raise AirsceneError(f"no kind {kind!r}; there are {', '.join(problem.kinds)}")
+            if set(values) != set(names) or not np.isfinite(list(values.values())).all():
+                raise AirsceneError(f"a pose is a finite number for each of {', '.join(names)}")
+            present[0, i], kinds[0, i] = 1, problem.kinds.index(kind)
+            pose[0, i] = [values[name] for name in names]
+        return self._known(Slots(present, kinds, pose))
+
+    def _known(self, truth: Slots) -> Layout:
+        """The layout of a scene (a batch of one) about which nothing is uncertain."""
         present = np.where(truth.present > 0, np.inf, -np.inf)
         sure = np.where(np.arange(len(self.problem.kinds)) == truth.kind[..., None], 0.0, -np.inf)
         where = SimpleNamespace(sd=np.zeros_like(truth.pose))

@@ -1,0 +1,91 @@
+"""`airscene demo`."""
+
+import contextlib
+import errno
+import socket
+import webbrowser
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from airscene.commands.options import parse, use_compilation_cache
+from airscene.errors import AirsceneError
+
+
+def demo(argv: list[str]) -> int:
+    """Serve the page, until Ctrl-C."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Demo:
+        models: Annotated[tuple[str, ...], Positional] = ()
+        """Models to offer first: run folders, weights files, or names of models that come along
+        (default: digits)."""
+        host: str = "127.0.0.1"
+        """Where to listen; 0.0.0.0 lets others in your network use the page, too."""
+        port: int = 8000
+        """0 for any that is free."""
+        browser: bool = True
+        """Open the page in a browser."""
+
+    options = parse(Demo, "airscene demo", argv, description="A page to draw on.")
+    uvicorn, make_app = _import_server()
+    listening = _listen(options.host, options.port)
+    with listening:
+        use_compilation_cache()
+        from airscene.demo.models import load_models
+
+        models = load_models(options.models)
+        print("warming up …", flush=True)
+        next(iter(models.values())).warm_up()
+        loopback = options.host in ("localhost", "::1") or options.host.startswith("127.")
+        address = _address(options.host, listening.getsockname()[1])
+        print(f"airscene is at {address} (Ctrl-C ends it)", flush=True)
+        if options.browser:
+            webbrowser.open(address)
+        _serve(uvicorn, make_app(models, loopback_only=loopback), listening)
+    return 0
+
+
+def _import_server() -> tuple[Any, Any]:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError:
+        raise AirsceneError("the demo needs Starlette: pip install 'airscene[demo]'") from None
+    from airscene.demo.server import make_app
+
+    return uvicorn, make_app
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the port before anything slow happens."""
+    if not 0 <= port <= 65535:
+        raise AirsceneError(f"a port lies between 0 and 65535, not at {port}")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = "the port is taken; --port 0 takes any that is free"
+        reason = reason if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+        raise AirsceneError(f"cannot listen on {host}:{port} ({reason})") from None
+
+
+def _address(host: str, port: int) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{host}:{port}/"
+
+
+def _serve(uvicorn: Any, app: Any, listening: socket.socket) -> None:
+    """Serve until Ctrl-C or a signal to end, which is how this is meant to end."""
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        limit_concurrency=128,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])

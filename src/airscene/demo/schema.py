@@ -1,0 +1,168 @@
+"""The description of the demo's API: OpenAPI 3.1, written by hand."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from airscene import __version__
+
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+DATA_URL = {"type": "string", "description": "a PNG as a data URL"}
+
+
+def openapi(models: Sequence[str]) -> dict[str, Any]:
+    """The document that /openapi.json serves."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "airscene demo",
+            "version": __version__,
+            "description": "Takes an image apart into its objects, and draws scenes from codes. "
+            "Everything is in pixels of the image given: x to the right, y down.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": {
+            "/models": {"get": _models()},
+            "/infer": {"post": _infer()},
+            "/render": {"post": _render()},
+            "/sample": {"get": _sample()},
+        },
+        "components": {
+            "parameters": {
+                "model": _query("model", {"type": "string", "enum": list(models)}, "Which model."),
+                "patches": _query("patches", {"enum": [0, 1], "default": 0}, "With pictures."),
+            },
+            "schemas": _schemas(),
+            "responses": {
+                "error": _answer("What is wrong, in one line.", _ref("schemas", "Error"))
+            },
+        },
+    }
+
+
+def _models() -> dict[str, Any]:
+    listed = {"type": "array", "items": _ref("schemas", "Model")}
+    return _operation("listModels", "The models there are", [], listed)
+
+
+def _infer() -> dict[str, Any]:
+    flag = {"enum": [0, 1], "default": 0}
+    parameters = [
+        *_common(),
+        _query("invert", flag, "For dark objects on a light ground."),
+        _query("preview", flag, "With `image`: what was read, at most 512 pixels a side."),
+    ]
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    kinds = ("image/png", "image/jpeg", "image/tiff", "image/webp", "application/octet-stream")
+    content: dict[str, Any] = dict.fromkeys(kinds, binary)
+    content["application/json"] = {"schema": _ref("schemas", "Image")}
+    found = {"oneOf": [_ref("schemas", "Scene"), _ref("schemas", "Layout")]}
+    return _operation("infer", "What is in an image", parameters, found, content)
+
+
+def _render() -> dict[str, Any]:
+    wanted = {"oneOf": [_ref("schemas", "SceneToDraw"), _ref("schemas", "LayoutToDraw")]}
+    content = {"application/json": {"schema": wanted}}
+    drawn = _ref("schemas", "Drawing")
+    return _operation("render", "Draw a scene from its codes", _common()[:1], drawn, content)
+
+
+def _sample() -> dict[str, Any]:
+    parameters = [
+        *_common(),
+        _query("n", {"type": "integer", "minimum": 0}, "How many objects (default: by p(n))."),
+        _query("seed", {"type": "integer", "minimum": 0, "default": 0}, "Which random scene."),
+    ]
+    found = {"oneOf": [_ref("schemas", "Scene"), _ref("schemas", "Layout")]}
+    return _operation("sample", "A random scene, from the prior", parameters, found)
+
+
+def _schemas() -> dict[str, Any]:
+    pose = {"type": "object", "additionalProperties": {"type": "number"}}
+    whole, number, text = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+    rows = {"type": "array", "items": {"type": "array"}}
+    where = {**_list(number, 3), "description": "side, x, y of the window"}
+    code = {"where": where, "what": NUMBERS}
+    thing = {"kind": text, "pose": pose}
+    return {
+        "Error": _object({"error": text}),
+        "Image": {
+            "description": "Rows of numbers (or of [r, g, b]): floats from 0 to 1, or integers "
+            "from 0 to 255; integers of which none is above 1 count as floats.",
+            "oneOf": [rows, _object({"image": rows})],
+        },
+        "Model": _object(
+            {"name": text, "kind": {"enum": ["2d", "3d"]}, "height": whole, "width": whole}
+            | {"channels": whole, "max_objects": whole, "description": text},
+            {"codes": whole, "kinds": _list(text), "parameters": _list(text)},
+        ),
+        "Object": _object(
+            {"presence": number, "box": _list(number, 4), "window": _list(number, 4), **code},
+            {"patch": DATA_URL},
+        ),
+        "Scene": _object(
+            {"count": whole, "count_posterior": NUMBERS}
+            | {"objects": _list(_ref("schemas", "Object")), "elbo": {"type": ["number", "null"]}}
+            | {"residual": number, "height": whole, "width": whole},
+            {"reconstruction": DATA_URL, "image": DATA_URL},
+        ),
+        "Thing": _object(
+            {**thing, "presence": number, "kinds": pose, "sd": pose}
+            | {"outside": {"type": "boolean"}},
+            {"position_cm": _list(number, 2), "angle_deg": {"type": ["number", "null"]}},
+        ),
+        "Layout": _object(
+            {"count": whole, "presence": NUMBERS, "objects": _list(_ref("schemas", "Thing"))},
+            {"rendered": {"type": ["string", "null"]}, "renderer": text, "image": DATA_URL},
+        ),
+        "SceneToDraw": _object(
+            {"objects": _list(_object(code))}, {"height": whole, "width": whole}
+        ),
+        "LayoutToDraw": _object({"objects": _list(_object(thing))}),
+        "Drawing": _object(
+            {"image": DATA_URL},
+            {"objects": _list(_object({"patch": DATA_URL, "box": _list(number, 4)}))},
+        ),
+    }
+
+
+# --- Pieces ----------------------------------------------------------------------------------
+
+
+def _operation(
+    name: str, summary: str, parameters: list[Any], answer: Any, content: Any = None
+) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": name,
+        "summary": summary,
+        "parameters": parameters,
+        "responses": {"200": _answer(summary, answer), "default": _ref("responses", "error")},
+    }
+    if content:
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _common() -> list[Any]:
+    return [_ref("parameters", "model"), _ref("parameters", "patches")]
+
+
+def _query(name: str, schema: Any, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": schema, "description": description}
+
+
+def _answer(description: str, schema: Any) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _ref(group: str, name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/{group}/{name}"}
+
+
+def _list(items: Any, length: int | None = None) -> dict[str, Any]:
+    exact = {} if length is None else {"minItems": length, "maxItems": length}
+    return {"type": "array", "items": items, **exact}
+
+
+def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "properties": properties, "required": list(required)}
