@@ -16,6 +16,8 @@ usage: airscene COMMAND [--help]
   train PRESET        train, with a live table; then a run folder with a report to open
   eval RUN|MODEL      held-out counts, boxes and ELBO: a table, and result.json
   infer MODEL IMAGE…  what is in these images: one JSON scene a line
+  compare A B         two models on the same held-out scenes: a table, and a page
+  export MODEL        one file that runs without airscene: ONNX or StableHLO
   report RUN          write report.html again: curves, reconstructions, confusion, policy
   reproduce RESULT    a result of the paper, from training to one page with its figures
   models              the models that come along, and how they were trained
@@ -30,6 +32,8 @@ COMMANDS = {
     "train": ("train", "train"),
     "eval": ("results", "evaluate"),
     "infer": ("infer", "infer"),
+    "compare": ("compare", "compare"),
+    "export": ("export", "export"),
     "report": ("results", "report"),
     "reproduce": ("reproduce", "reproduce"),
     "models": ("listing", "models"),

@@ -29,6 +29,7 @@ class Evaluation:
     result: dict[str, Any]
     confusion: Int[np.ndarray, "true inferred"]
     found: Any  # a NumPy `Inference`
+    elbo: Float[np.ndarray, " scenes"]
 
 
 def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0) -> Evaluation:
@@ -38,7 +39,7 @@ def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0) -> Evaluation:
     key_elbo, key_iw = jax.random.split(jax.random.key(seed))
     sampled, parts = _sampled(predictor.air, scenes.images, key_elbo)
     gain = _iw_gain(predictor.air, scenes.images[: _iw_scenes(predictor.config)], key_iw)
-    bounds = {name: float(value) for name, value in parts.items()}
+    bounds = {name: float(jnp.mean(values)) for name, values in parts.items()}
     bounds["iw_bound"] = bounds["elbo"] + float(gain)
     matrix = confusion(scenes.counts, count, predictor.config.max_objects)
     result = {"scenes": len(scenes), **bounds}
@@ -51,7 +52,7 @@ def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0) -> Evaluation:
             "mean_steps": float(np.mean(found.steps)),
             "confusion": matrix.tolist(),
         }
-    return Evaluation(result, matrix, found)
+    return Evaluation(result, matrix, found, np.asarray(parts["elbo"]))
 
 
 def count_figures(
@@ -143,8 +144,8 @@ def _iw_scenes(c: ModelConfig) -> int:
 @jax.jit
 def _sampled(
     air: AIR, images: UInt8[Array, "scenes height width channels"], key: Array
-) -> tuple[Int[Array, " scenes"], dict[str, Float[Array, ""]]]:
-    """Counts and the ELBO's parts with z (and n) sampled."""
+) -> tuple[Int[Array, " scenes"], dict[str, Float[Array, " scenes"]]]:
+    """Counts and the ELBO's parts of each scene, with z (and n) sampled."""
 
     def one(image, key):
         key_z, key_n = jax.random.split(key)
@@ -161,8 +162,7 @@ def _sampled(
         return jax.random.categorical(key_n, terms.log_q), parts
 
     keys = jax.random.split(key, len(images))
-    n, parts = jax.lax.map(lambda a: one(*a), (images, keys), batch_size=100)
-    return n, jax.tree.map(jnp.mean, parts)
+    return jax.lax.map(lambda a: one(*a), (images, keys), batch_size=100)
 
 
 @jax.jit

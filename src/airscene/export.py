@@ -109,10 +109,11 @@ def _scenes(air: AIR, found: Inference) -> Answers:
     harmless = jnp.array([1.0, 0.0, 0.0])  # a window of no size could not be drawn
     pose = jnp.where(there[..., None], found.pose, harmless)
     half = jnp.array([c.width, c.height]) / 2
-    side = pose[..., :1] * min(c.height, c.width)
-    centre = (pose[..., 1:] + 1) * half
+    size, centre = jnp.split(pose, [1], axis=-1)
+    side, centre = size * min(c.height, c.width), (centre + 1) * half
     window = jnp.concatenate([centre - side / 2, centre + side / 2], axis=-1)
-    box = jnp.where(found.box[..., 2:3] > found.box[..., :1], found.box.astype(float), window)
+    left, _, right, _ = jnp.split(found.box, 4, axis=-1)
+    box = jnp.where(right > left, found.box.astype(jnp.float32), window)
     limits = jnp.array([c.width, c.height] * 2, jnp.float32)
     draw = jax.vmap(jax.vmap(lambda y_att, pose: attention.write(y_att, pose, c.height, c.width)))
     return {
@@ -174,8 +175,7 @@ def to_onnx(predictor: Predictor | InversePredictor, name: str) -> bytes:
                 output_names=outputs,
             )
         except Exception as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise AirsceneError(f"jax2onnx cannot convert {name}: {reason[0]}") from None
+            raise AirsceneError(f"jax2onnx cannot convert {name}: {_first_line(error)}") from None
         model.producer_name, model.producer_version = "airscene", airscene.__version__
         model.doc_string = __doc__ or ""
         onnx.helper.set_model_props(model, _facts(predictor, name))
@@ -190,7 +190,18 @@ def from_onnx(content: bytes) -> Program:
         options.log_severity_level = 3  # it would warn of constants that are not used
         session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda x: dict(zip(names, session.run(names, {"images": np.asarray(x)}), strict=True))
+
+    def call(x: Any) -> Answers:
+        try:
+            return dict(zip(names, session.run(names, {"images": np.asarray(x)}), strict=True))
+        except Exception as error:
+            raise AirsceneError(f"onnxruntime cannot run it: {_first_line(error)}") from None
+
+    return call
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _facts(predictor: Predictor | InversePredictor, name: str) -> dict[str, str]:
@@ -241,7 +252,7 @@ def compared(predictor: Predictor | InversePredictor, exported: Program) -> floa
         rows = {key: value[part] for key, value in expected.items()}
         gaps.append(difference(exported(images[part]), rows))
         start += size
-    return max(gaps)
+    return float(np.max(gaps))
 
 
 def difference(mine: Answers, other: Answers) -> float:
@@ -249,7 +260,8 @@ def difference(mine: Answers, other: Answers) -> float:
 
     The edge of a box is where a pixel reaches a threshold, which one rounding error decides.
     """
-    return max(_gap(np.asarray(mine[key]), np.asarray(other[key]), key) for key in other)
+    gaps = [_gap(np.asarray(mine[key]), np.asarray(value), key) for key, value in other.items()]
+    return float(np.max(gaps))
 
 
 def _gap(a: np.ndarray, b: np.ndarray, key: str) -> float:
@@ -263,7 +275,7 @@ def _gap(a: np.ndarray, b: np.ndarray, key: str) -> float:
 def sample_images(
     predictor: Predictor | InversePredictor, number: int
 ) -> Float[np.ndarray, "batch height width channels"]:
-    """Images of the kind that the model knows: scenes from its prior, or its usual image changed."""
+    """Images that the model knows: scenes from its prior, or its usual image with a square."""
     shape = _image_shape(predictor)
     if isinstance(predictor, Predictor):
         most = predictor.config.max_objects

@@ -93,15 +93,16 @@ def _cumprod(x: Any, *, axis: int, reverse: bool) -> Any:
 
 def _gather(table: Any, index: Any, **how: Any) -> Any:
     """A row of a small table for each image, by a sum: jax2onnx's goes wrong for some batches."""
-    numbers, row = how["dimension_numbers"], (1, *table.shape[1:])
-    whole_rows = how["slice_sizes"] == row and numbers.collapsed_slice_dims == (0,)
-    if numbers.operand_batching_dims or not whole_rows or numbers.start_index_map[0] != 0:
+    numbers = how["dimension_numbers"]
+    rows = numbers.start_index_map[0] == 0 and how["slice_sizes"] == (1, *table.shape[1:])
+    if numbers.operand_batching_dims or not rows:
         return lax.gather_p.bind(table, index, **how)
     shape = (index.shape[0], *table.shape)
     number = lax.broadcasted_iota(index.dtype, shape, 1)
     mine = number == lax.broadcast_in_dim(index[:, 0], shape, (0,))
     every = lax.broadcast_in_dim(table, shape, tuple(range(1, len(shape))))
-    return lax.reduce_sum(lax.select(mine, every, lax.full_like(every, 0)), (1,))
+    found = lax.reduce_sum(lax.select(mine, every, lax.full_like(every, 0)), (1,))
+    return found if numbers.collapsed_slice_dims else lax.expand_dims(found, (1,))
 
 
 RULES: dict[str, Callable[..., Any]] = {
