@@ -38,19 +38,19 @@ class Comparison:
     pictures: dict[str, list[np.ndarray]]
     """Rows of pictures by label, of some images on which they disagree."""
 
-    def rows(self) -> list[list[str]]:
+    def rows(self, notes: bool = True) -> list[list[str]]:
         """The table: a measure, A, B, their difference and, where there is one, its interval."""
         a, b = self.result["a"], self.result["b"]
         rows = [["", "A", "B", "B - A", "95% interval"]]
         for key, measure in MEASURES.items():
             if not all(isinstance(side.get(key), float) for side in (a, b)):
                 continue
-            unit = f", {measure.note}" if measure.note else ""
+            note = f", {measure.note}" if measure.note and notes else ""
             ends = self.result["intervals"].get(key)
             written = [_text(key, side[key]) for side in (a, b)]
             between = " to ".join(_text(key, end, sign="+") for end in ends) if ends else ""
             gap = _text(key, b[key] - a[key], sign="+")
-            rows.append([f"{measure.label}{unit}", *written, gap, between])
+            rows.append([f"{measure.label}{note}", *written, gap, between])
         return rows
 
 
@@ -71,7 +71,7 @@ def compare(
 
 def compare_scenes(a: Predictor, b: Predictor, scenes: Scenes) -> Comparison:
     """Two models of images, on scenes with ground truth."""
-    sides = [evaluate(model, scenes) for model in (a, b)]
+    sides = [evaluate(model, scenes, iw=False) for model in (a, b)]
     images = as_float(scenes.images)
     figures_ = [
         side.result | {"milliseconds": milliseconds(model, images)}
@@ -117,8 +117,8 @@ def _compare_layouts(a: Any, b: Any, scenes: int, seed: int) -> Comparison:
     both = errors[0]["seen"] & errors[1]["seen"]
     intervals = {"presence_accuracy": interval(*(n == true for n in count))}
     if both.any():
-        gaps = [e["position_cm"][both] for e in errors]
-        intervals["position_cm_median"] = interval(*gaps, np.median)
+        one, other = (e["position_cm"][both] for e in errors)
+        intervals["position_cm_median"] = interval(one, other, np.median)
     right = [(n == true) & k for n, k in zip(count, kinds, strict=True)]
     result = _result(figures_, intervals, scenes) | disagreement(apart, *right) | {"warnings": []}
     rows = {"image": shown.images[some] / 255, **drawn}

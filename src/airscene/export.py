@@ -154,7 +154,8 @@ def to_stablehlo(predictor: Predictor | InversePredictor, name: str) -> bytes:
 
 def from_stablehlo(content: bytes) -> Program:
     """The program of such a file."""
-    return jax_export.deserialize(bytearray(content)).call
+    call: Any = jax_export.deserialize(bytearray(content)).call
+    return call
 
 
 # --- ONNX -----------------------------------------------------------------------------------

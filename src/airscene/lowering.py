@@ -85,6 +85,8 @@ def _stack(*values: Any, axis: int) -> Any:
 def _cumprod(x: Any, *, axis: int, reverse: bool) -> Any:
     """Factor by factor: ONNX has it from opset 26 only."""
     factors = [lax.slice_in_dim(x, i, i + 1, axis=axis) for i in range(x.shape[axis])]
+    if not factors:
+        return x
     products = factors[-1:] if reverse else factors[:1]
     for factor in factors[-2::-1] if reverse else factors[1:]:
         products.append(products[-1] * factor)

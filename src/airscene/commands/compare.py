@@ -67,7 +67,7 @@ def _print(made: "Comparison", names: tuple[str, str], console: "Console") -> No
 
     from airscene.comparison import disagreement_rows
 
-    head, *rows = made.rows()
+    head, *rows = made.rows(notes=False)
     title = f"{made.result['scenes']:,} held-out scenes; A is {names[0]}, B is {names[1]}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for i, text in enumerate(head):
