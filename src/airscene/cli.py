@@ -17,6 +17,8 @@ usage: airscene COMMAND [--help]
   eval RUN|MODEL      held-out counts, boxes and ELBO: a table, and result.json
   infer MODEL IMAGE…  what is in these images: one JSON scene a line
   demo [MODEL…]       a page to draw on: the windows follow your pen; scenes can be edited
+  compare A B         two models on the same held-out scenes: a table, and a page
+  export MODEL        one file that runs without airscene: ONNX or StableHLO
   report RUN          write report.html again: curves, reconstructions, confusion, policy
   reproduce RESULT    a result of the paper, from training to one page with its figures
   models              the models that come along, and how they were trained
@@ -32,6 +34,8 @@ COMMANDS = {
     "eval": ("results", "evaluate"),
     "infer": ("infer", "infer"),
     "demo": ("demo", "demo"),
+    "compare": ("compare", "compare"),
+    "export": ("export", "export"),
     "report": ("results", "report"),
     "reproduce": ("reproduce", "reproduce"),
     "models": ("listing", "models"),

@@ -166,7 +166,7 @@ class DifferenceCore(eqx.Module):
             features = features + jax.nn.relu(_each(layer, _with_neighbours(features)))
         centres = self._centres(*features.shape[:2])
         proposals = _each(self.propose, features).reshape(-1, 8)
-        proposals = proposals.at[:, 3:5].add(centres / self.config.position_sd)
+        proposals = proposals + np.pad(centres / self.config.position_sd, ((0, 0), (3, 3)))
         weight = jax.nn.softmax(self._near_best(centres, proposals[:, 0]))
         return Omega.of(self.config, weight @ proposals[:, 1:]), None
 

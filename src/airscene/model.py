@@ -263,6 +263,20 @@ class AIR(eqx.Module):
         _, _, _, rows = jax.lax.while_loop(go_on, body, first)
         return jax.vmap(self._describe)(x, rows)
 
+    def infer_unrolled(self, x: Float[Array, "batch height width channels"]) -> Inference:
+        """`infer` without a loop: all N steps, for programs that cannot stop early.
+
+        The answers are the same. Only the rows of steps that `infer` did not run differ, which it
+        leaves at zero.
+        """
+        prepared, state = jax.vmap(self.core.prepare)(x), jax.vmap(self._start)(x)
+        found = []
+        for _ in range(self.config.max_objects):
+            row, state = jax.vmap(self._find)(x, prepared, *state)
+            found.append(row)
+        rows = jax.tree.map(lambda *rows: jnp.stack(rows, axis=1), *found)
+        return jax.vmap(self._describe)(x, rows)
+
     def _find(self, x, prepared, h, z, canvas) -> tuple[Finding, tuple]:
         """One step of inference: what is kept of it, and the state after it."""
         step, h = self.step(x, prepared, h, z, canvas, jnp.zeros_like(z))

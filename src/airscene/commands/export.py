@@ -1,0 +1,64 @@
+"""`airscene export`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from airscene.commands.options import parse, use_compilation_cache
+from airscene.errors import AirsceneError
+
+if TYPE_CHECKING:
+    from airscene.export import Export
+
+DESCRIPTION = """Write a model as one file that runs without airscene, on images of its own size.
+ONNX: onnxruntime.InferenceSession(FILE).run(None, {"images": x}).
+StableHLO: jax.export.deserialize(open(FILE, "rb").read()).call(x), on CPUs and NVIDIA GPUs."""
+
+
+def export(argv: list[str]) -> int:
+    """Write a model as ONNX or StableHLO."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Options:
+        model: Annotated[str, Positional]
+        """Run folder, weights file, or the name of a model that comes along."""
+        format: Literal["onnx", "stablehlo"] = "onnx"
+        """onnx (for onnxruntime and others) or stablehlo (for JAX)."""
+        max_objects: int | None = None
+        """Most objects to look for (default: as in training)."""
+        canvas: int | None = None
+        """Side in pixels of a square canvas other than that of training (difference core only)."""
+        out: Path | None = None
+        """File to write (default: MODEL.onnx or MODEL.stablehlo, here)."""
+        force: bool = False
+        """Overwrite a file that is there."""
+
+    options = parse(Options, "airscene export", argv, description=DESCRIPTION)
+    source = Path(options.model)
+    name = source.resolve().name if source.is_dir() else source.stem
+    out = options.out or Path(f"{name}.{options.format}")
+    if out.is_dir():
+        raise AirsceneError(f"{out} is a folder; name a file: --out {out / name}.{options.format}")
+    if out.exists() and not options.force:
+        raise AirsceneError(f"{out} is there already; overwrite it by --force")
+    use_compilation_cache()
+    from airscene.export import export as write
+    from airscene.inference import load
+
+    predictor = load(options.model, options.max_objects, options.canvas)
+    _print(write(predictor, out, options.format, name))
+    return 0
+
+
+def _print(made: "Export") -> None:
+    """What was written, and how it is called."""
+    print(f"{made.path}: {made.bytes / 1e6:.1f} MB")
+    print(f"  in   {'images':15} float32 {_shape(made.images)}, in [0, 1]")
+    for name, (kind, shape) in made.outputs.items():
+        print(f"  out  {name:15} {kind:7} {_shape(shape)}")
+    print(f"largest difference to JAX: {made.difference:.1g}")
+
+
+def _shape(sizes: tuple) -> str:
+    return f"({', '.join(map(str, sizes))})"

@@ -1,0 +1,120 @@
+"""A JAX program in the operations that jax2onnx turns into an ONNX graph which runs.
+
+It is traced once for any batch and evaluated equation by equation; what jax2onnx (0.17) or
+onnxruntime cannot do with an unknown batch size is written in other operations on the way.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+Values = Sequence[Any]
+
+
+def plain(function: Callable[..., Any], *specs: jax.ShapeDtypeStruct) -> Callable[..., list[Any]]:
+    """The same function for arguments like `specs`, in plain operations; its leaves in a list."""
+    program = jax.make_jaxpr(function)(*specs)
+    return lambda *values: _run(program, values)
+
+
+def _run(program: ClosedJaxpr, values: Values) -> list[Any]:
+    return _evaluate(program.jaxpr, program.consts, values)
+
+
+def _evaluate(program: Jaxpr, constants: Values, values: Values) -> list[Any]:
+    known = dict(zip((*program.constvars, *program.invars), (*constants, *values), strict=True))
+
+    def value(variable: Any) -> Any:
+        return variable.val if isinstance(variable, Literal) else known[variable]
+
+    for equation in program.eqns:
+        name = equation.primitive.name
+        rule = RULES.get(name, equation.primitive.bind)
+        found = rule(*map(value, equation.invars), **equation.params)
+        found = found if isinstance(found, list | tuple) else [found]
+        known.update(zip(equation.outvars, found, strict=True))
+    return [value(variable) for variable in program.outvars]
+
+
+def _jit(*values: Any, jaxpr: ClosedJaxpr, **_: Any) -> list[Any]:
+    return _run(jaxpr, values)
+
+
+def _custom_jvp(*values: Any, call_jaxpr: ClosedJaxpr, **_: Any) -> list[Any]:
+    return _run(call_jaxpr, values)
+
+
+def _scan(*values: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, **how: Any) -> Any:
+    """A scan stays one, with a plain body."""
+    constants, first = values[:num_consts], list(values[num_consts:][:num_carry])
+
+    def body(carry, row):
+        found = _run(jaxpr, [*constants, *carry, *row])
+        return found[:num_carry], found[num_carry:]
+
+    rows = list(values[num_consts + num_carry :])
+    carry, stacked = lax.scan(body, first, rows, how["length"], how["reverse"])
+    return [*carry, *stacked]
+
+
+def _pad(x: Any, value: Any, *, padding_config: Any) -> Any:
+    """Blocks of the value before and after: jax2onnx's Pad wants to know the batch."""
+    for axis, (before, after, _) in enumerate(padding_config):
+        shape = [(*x.shape[:axis], int(n), *x.shape[axis + 1 :]) for n in (before, after)]
+        blocks = [lax.broadcast(value, s) if s[axis] else None for s in shape]
+        parts = [part for part in (blocks[0], x, blocks[1]) if part is not None]
+        x = lax.concatenate(parts, axis) if len(parts) > 1 else x
+    return x
+
+
+def _select(which: Any, *cases: Any) -> Any:
+    """Of truth values by logic: onnxruntime's Where has none."""
+    if cases[0].dtype != bool:
+        return lax.select_n(which, *cases)
+    no, yes = cases
+    return (which & yes) | (~which & no)
+
+
+def _stack(*values: Any, axis: int) -> Any:
+    return lax.concatenate([lax.expand_dims(value, (axis,)) for value in values], axis)
+
+
+def _cumprod(x: Any, *, axis: int, reverse: bool) -> Any:
+    """Factor by factor: ONNX has it from opset 26 only."""
+    factors = [lax.slice_in_dim(x, i, i + 1, axis=axis) for i in range(x.shape[axis])]
+    if not factors:
+        return x
+    products = factors[-1:] if reverse else factors[:1]
+    for factor in factors[-2::-1] if reverse else factors[1:]:
+        products.append(products[-1] * factor)
+    return lax.concatenate(products[::-1] if reverse else products, axis)
+
+
+def _gather(table: Any, index: Any, **how: Any) -> Any:
+    """A row of a small table for each image, by a sum: jax2onnx's goes wrong for some batches."""
+    numbers = how["dimension_numbers"]
+    rows = numbers.start_index_map[0] == 0 and how["slice_sizes"] == (1, *table.shape[1:])
+    if numbers.operand_batching_dims or not rows:
+        return lax.gather_p.bind(table, index, **how)
+    shape = (index.shape[0], *table.shape)
+    number = lax.broadcasted_iota(index.dtype, shape, 1)
+    mine = number == lax.broadcast_in_dim(index[:, 0], shape, (0,))
+    every = lax.broadcast_in_dim(table, shape, tuple(range(1, len(shape))))
+    found = lax.reduce_sum(lax.select(mine, every, lax.full_like(every, 0)), (1,))
+    return found if numbers.collapsed_slice_dims else lax.expand_dims(found, (1,))
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "jit": _jit,
+    "custom_jvp_call": _custom_jvp,
+    "stop_gradient": lambda x: x,
+    "scan": _scan,
+    "pad": _pad,
+    "select_n": _select,
+    "stack": _stack,
+    "cumprod": _cumprod,
+    "gather": _gather,
+}
