@@ -1,11 +1,13 @@
-"""Pictures that look like fluorescence microscopy, with known counts: `python examples/cells.py cells`.
+"""Pictures like those of a fluorescence microscope, with known counts.
+
+python examples/cells.py cells writes
 
 cells/train     1,000 fields of view with 0 to 4 nuclei: 16-bit TIFF, of several sizes, not counted
 cells/test      200 more, and counts.csv
 cells/slides    6 slides of 600x600 pixels with some 80 nuclei each, and counts.csv
 
-A nucleus is an uneven, textured ellipse; nuclei may touch, not overlap. The optics blur, the background
-is not black and differs from picture to picture, and photons are counted (Poisson noise).
+A nucleus is an uneven, textured ellipse; nuclei may touch, not overlap. The optics blur, the
+background is not black and differs from picture to picture, and photons are counted (Poisson).
 """
 
 import csv
@@ -39,7 +41,9 @@ def picture(count: int, height: int, width: int, rng: np.random.Generator) -> np
         cell = nucleus(rng)
         rows, columns = (np.flatnonzero(cell.any(axis=axis)) for axis in (1, 0))
         cell = cell[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        top, left = (int(rng.integers(a - b + 1)) for a, b in zip(light.shape, cell.shape))
+        top, left = (
+            int(rng.integers(a - b + 1)) for a, b in zip(light.shape, cell.shape, strict=True)
+        )
         here = np.s_[top : top + cell.shape[0], left : left + cell.shape[1]]
         if not (taken[here] & (cell > 0)).any():
             light[here] += cell

@@ -21,7 +21,7 @@ from airscene.errors import AirsceneError
 from airscene.evaluation import evaluate
 from airscene.inference import Predictor, infer_compiled
 from airscene.inverse.inference import InversePredictor
-from airscene.report import MEASURES
+from airscene.report import MEASURES, in_words
 from airscene.runs import eval_scenes
 
 RESAMPLES = 2_000
@@ -47,9 +47,9 @@ class Comparison:
                 continue
             note = f", {measure.note}" if measure.note and notes else ""
             ends = self.result["intervals"].get(key)
-            written = [_text(key, side[key]) for side in (a, b)]
-            between = " to ".join(_text(key, end, sign="+") for end in ends) if ends else ""
-            gap = _text(key, b[key] - a[key], sign="+")
+            written = [in_words(key, side[key]) for side in (a, b)]
+            between = " to ".join(in_words(key, end, sign="+") for end in ends) if ends else ""
+            gap = in_words(key, b[key] - a[key], sign="+")
             rows.append([f"{measure.label}{note}", *written, gap, between])
         return rows
 
@@ -228,8 +228,3 @@ def _result(
 ) -> dict[str, Any]:
     a, b = sides
     return {"scenes": scenes, "a": a, "b": b, "intervals": intervals}
-
-
-def _text(key: str, value: float, sign: str = "") -> str:
-    form = MEASURES[key].form
-    return f"{100 * value:{sign}.2f}%" if form == "%" else f"{value:{sign}{form}}"

@@ -53,6 +53,8 @@ MEASURES = {
     "log_likelihood_32": Measure("Log-likelihood at 32x32", "log-lik. 32", ",.1f", "nats"),
     "log_likelihood_128": Measure("Log-likelihood at 128x128", "log-lik. 128", ",.0f", "nats"),
     "milliseconds": Measure("Time per image", "ms", ".2f", "ms, one image, compiled network"),
+    "mean_count": Measure("Objects found", "objects", ".2f", "per image"),
+    "residual": Measure("Left unexplained", "residual", "%", "of the squared intensity"),
     "mean_steps": Measure("Mean steps", "steps", ".2f", "inference steps per image"),
     "scenes": Measure("Held-out scenes", "", ",.0f"),
 }
@@ -61,6 +63,13 @@ HEADLINE = (
     *("presence_accuracy", "identity_accuracy", "position_cm_median", "rotation_deg_median"),
     *("elbo", "mean_steps"),
 )
+
+
+def in_words(key: str, value: float, sign: str = "") -> str:
+    """A measure's value as it is written for people; `sign` "+" for a difference."""
+    form = MEASURES[key].form
+    return f"{100 * value:{sign}.2f}%" if form == "%" else f"{value:{sign}{form}}"
+
 
 STYLE = """
 :root{color-scheme:light dark;--page:#f7f7f5;--card:#fff;--ink:#1d2126;--soft:#646c76;

@@ -97,33 +97,8 @@ def print_result(result: dict[str, Any], console: "Console") -> None:
     from rich import box
     from rich.table import Table
 
-    labels = {
-        "count_accuracy": ("counts right, most probable", 100, "%"),
-        "count_accuracy_sampled": ("counts right, sampled", 100, "%"),
-        "over_counted": ("counted too many", 100, "%"),
-        "under_counted": ("counted too few", 100, "%"),
-        "count_accuracy_same_overlapping": ("right, same kind overlapping", 100, "%"),
-        "box_precision": ("box precision at IoU 0.5", 100, "%"),
-        "box_recall": ("box recall at IoU 0.5", 100, "%"),
-        "centre_error": ("centre error in pixels", 1, ""),
-        "elbo": ("ELBO in nats", 1, ""),
-        "elbo_log_likelihood": ("  log-likelihood", 1, ""),
-        "elbo_kl_count": ("  KL of n", 1, ""),
-        "elbo_kl_where": ("  KL of z_where", 1, ""),
-        "elbo_kl_what": ("  KL of z_what", 1, ""),
-        "iw_bound": ("importance-weighted, k=100", 1, ""),
-        "mean_steps": ("steps executed", 1, ""),
-        "presence_accuracy": ("presence right", 100, "%"),
-        "identity_accuracy": ("kinds right", 100, "%"),
-        "position_cm_median": ("cm off, median", 1, ""),
-        "position_cm_90": ("cm off, 90% quantile", 1, ""),
-        "rotation_deg_median": ("cube: degrees off, median", 1, ""),
-        "rotation_deg_90_cube": ("cube: degrees off, 90%", 1, ""),
-        "rotation_deg_median_cylinder": ("cylinder: degrees off, median", 1, ""),
-        "log_likelihood_32": ("log-likelihood, 32x32", 1, ""),
-        "log_likelihood_128": ("log-likelihood, 128x128", 1, ""),
-        "milliseconds": ("one image, in ms", 1, ""),
-    }
+    from airscene.report import MEASURES, in_words
+
     seeds = result.get("per_seed", {})
     several = len(seeds.get("seed", ())) > 1
     title = f"{result['scenes']:,} held-out scenes"
@@ -133,14 +108,15 @@ def print_result(result: dict[str, Any], console: "Console") -> None:
     table.add_column(f"seed {result['served_seed']}" if several else "", justify="right")
     for head in ("lowest", "median", "highest") if several else ():
         table.add_column(head, justify="right")
-    for name, (label, factor, unit) in labels.items():
-        if result.get(name) is None:
+    for name, measure in MEASURES.items():
+        if result.get(name) is None or name == "scenes":
             continue
         row = [result[name]]
         values = np.array([v for v in seeds.get(name, ()) if v is not None])
         if several and values.size:
             row += [values.min(), np.median(values), values.max()]
-        table.add_row(label, *(f"{factor * v:.2f}{unit}" for v in row))
+        note = f", {measure.note}" if measure.note else ""
+        table.add_row(f"{measure.label}{note}", *(in_words(name, v) for v in row))
     console.print(table)
     for warning in result.get("warnings", ()):
         console.print(f"! {warning}", style="yellow", highlight=False)
