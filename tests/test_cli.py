@@ -275,7 +275,7 @@ def test_eval_of_a_bundled_model(tmp_path: Path, capsys) -> None:
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["count_accuracy"] >= 0.95
     assert np.sum(result["confusion"], axis=1)[2:].sum() == 0
-    assert "counts right" in capsys.readouterr().out
+    assert "Count accuracy" in capsys.readouterr().out
 
 
 def test_convergence(tmp_path: Path) -> None:

@@ -69,7 +69,11 @@ def test_stacks_are_many_images(tmp_path):
     pages[0].save(tmp_path / "two.tif", save_all=True, append_images=pages[1:])
     np.save(tmp_path / "three.npy", np.zeros((3, 6, 8), np.float32))
     np.savez(tmp_path / "four.npz", a=GREY, b=np.stack([GREY] * 3), labels=np.arange(4))
-    assert [len(read_images(tmp_path / n)) for n in ("two.tif", "three.npy", "four.npz")] == [2, 3, 4]
+    assert [len(read_images(tmp_path / n)) for n in ("two.tif", "three.npy", "four.npz")] == [
+        2,
+        3,
+        4,
+    ]
     np.testing.assert_array_equal(read_images(tmp_path / "two.tif")[1], DEEP[::-1])
     names = [name for name, _ in named_images(tmp_path / "two.tif")]
     assert names == [f"{tmp_path}/two.tif#0", f"{tmp_path}/two.tif#1"]
@@ -82,7 +86,9 @@ def chunk(kind, data):
 def png(width, height, *extra):
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
     body = zlib.compress(bytes(width + 1) * min(height, 100))
-    return b"\x89PNG\r\n\x1a\n" + header + b"".join(extra) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + header + b"".join(extra) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    )
 
 
 def npy_of(shape, dtype="<f8", body=b""):

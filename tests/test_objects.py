@@ -90,7 +90,7 @@ def test_the_bundled_model_is_right(gl, tmp_path, capsys):
     assert result["identity_accuracy"] >= 0.99
     assert result["position_cm_median"] <= 1
     assert result["rotation_deg_median"] <= 5
-    assert "presence right" in capsys.readouterr().out
+    assert "Presence" in capsys.readouterr().out
 
 
 def test_infer_gives_kind_position_and_angle_and_draws_the_scene_again(gl, tmp_path, capsys):

@@ -370,7 +370,7 @@ def _figures(
     data = run.config.data
     shown = as_float(scenes.images[:20])
     count = np.argmax(evaluation.found.log_q, axis=1)
-    most = count.max() if data.dataset == "folder" else max(data.counts)
+    most = int(count.max()) if data.dataset == "folder" else max(data.counts)
     most = min(most, predictor.config.max_objects)
     samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]
     height, width = predictor.config.height, predictor.config.width

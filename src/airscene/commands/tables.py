@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from airscene.errors import AirsceneError
 
@@ -29,7 +29,7 @@ def writer(form: str, out: Path | None) -> AbstractContextManager[Add]:
 
 
 @contextmanager
-def _text(make: Callable[[TextIO], Add], out: Path | None) -> Iterator[Add]:
+def _text(make: Callable[[Any], Add], out: Path | None) -> Iterator[Add]:
     """To standard output as it comes, or to a file that is there when all is done."""
     if out is None:
         yield make(sys.stdout)
@@ -40,14 +40,14 @@ def _text(make: Callable[[TextIO], Add], out: Path | None) -> Iterator[Add]:
         yield make(file)
 
 
-def _lines(file: TextIO) -> Add:
+def _lines(file: Any) -> Add:
     def add(name: str, scene: Any) -> None:
         print(json.dumps({"file": name, **scene.to_dict()}), file=file, flush=file is sys.stdout)
 
     return add
 
 
-def _rows(file: TextIO) -> Add:
+def _rows(file: Any) -> Add:
     """A row an image; objects are `x0 y0 x1 y1`, on a table `kind x y angle`, with `;` between."""
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["file", "count", "probability", "objects"])

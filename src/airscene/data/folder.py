@@ -8,6 +8,7 @@ import csv
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,13 @@ def pictures_of(files: list[Path]) -> Iterator[tuple[str, np.ndarray]]:
                 as_float_image(image)
                 yield name, image
         except AirsceneError as error:
-            print(f"airscene: {path} is left out: {error}", file=sys.stderr)
+            _say_once(f"airscene: {path} is left out: {error}")
+
+
+@cache
+def _say_once(text: str) -> None:
+    """Files are read several times: to look at them, to train on them, to evaluate."""
+    print(text, file=sys.stderr)
 
 
 def _crops(request: Request, images: list[np.ndarray]) -> Scenes:

@@ -35,7 +35,7 @@ class Scenes:
     @property
     def boxed(self) -> bool:
         """Whether the true boxes are known."""
-        return self.counted and self.boxes.shape[1] >= self.counts.max(initial=0)
+        return self.counted and self.boxes.shape[1] >= int(self.counts.max(initial=0))
 
 
 def draw_counts(

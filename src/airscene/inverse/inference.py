@@ -24,6 +24,9 @@ from airscene.renderers.host import draw
 
 OUTSIDE = 1.5
 """A parameter beyond so many times its limit in training is outside."""
+UNLIKE = 0.15
+"""Root mean square difference to the usual image beyond which an image is of another kind. Those of
+the table, with or without a thing, come to 0.03 to 0.08."""
 
 
 @jax.jit
@@ -48,8 +51,8 @@ class Thing:
     symmetry: float = 360.0
     """The smallest turn in degrees that changes nothing; 0 for any turn."""
     outside: bool = False
-    """Whether it lies far outside of where things were in training: most probably, the image is of
-    another kind than the renderer's."""
+    """Whether it lies far outside of where things were in training, or the image is unlike those:
+    most probably, it is of another kind than the renderer's."""
 
     @property
     def position_cm(self) -> tuple[float, float]:
@@ -138,8 +141,14 @@ class InversePredictor:
 
     def infer_batch(self, images: Sequence[np.ndarray]) -> list[Layout]:
         """The layouts of several images, which may differ in size."""
-        slots, omega = self.infer_arrays(np.stack([self._small(image) for image in images]))
-        return [self._layout(slots, omega, i) for i in range(len(images))]
+        x = np.stack([self._small(image) for image in images])
+        slots, omega = self.infer_arrays(x)
+        return [self._layout(slots, omega, i, self._unlike(x[i])) for i in range(len(images))]
+
+    def _unlike(self, x: Float[np.ndarray, "side side channels"]) -> bool:
+        """Whether an image is unlike all in training; where these share a background."""
+        gap = np.sqrt(np.mean((x - np.asarray(self.network.usual)) ** 2))
+        return self.network.config.level and bool(gap > UNLIKE)
 
     def infer_arrays(self, x: Float[np.ndarray, "batch side side channels"]) -> Any:
         """The compiled program alone: images of the network's size in, NumPy arrays out."""
@@ -206,7 +215,7 @@ class InversePredictor:
             return np.asarray(box_average(image, size))
         return Frame.of(image, c).pixels
 
-    def _layout(self, slots: Slots, omega: Any, row: int) -> Layout:
+    def _layout(self, slots: Slots, omega: Any, row: int, unlike: bool = False) -> Layout:
         present, kind, pose = (np.asarray(a[row]) for a in (slots.present, slots.kind, slots.pose))
         chance = scipy.special.expit(np.asarray(omega.logit[row], float))
         chance = np.ones_like(chance) if self.problem.presence == 1 else chance
@@ -223,7 +232,8 @@ class InversePredictor:
                 pose=dict(zip(names, map(float, pose[i]), strict=True)),
                 sd=dict(zip(names, map(float, sd[i]), strict=True)),
                 symmetry=self.problem.symmetries[kind[i]],
-                outside=bool(np.any(np.abs(pose[i])[straight] > OUTSIDE * limit[straight])),
+                outside=unlike
+                or bool(np.any(np.abs(pose[i])[straight] > OUTSIDE * limit[straight])),
             )
             for i in range(self.problem.slots)
             if present[i] > 0
