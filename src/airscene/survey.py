@@ -30,7 +30,7 @@ MOST_OBJECTS = 6
 """More objects than these are hard to learn at once: better to cut tiles."""
 MOST_SCENES = 20_000
 """Pictures, or tiles cut at random, to train on."""
-STEPS = 1_500
+STEPS = 2_500
 SPREAD = (0.1, 0.2)
 """Bounds of the prior of sizes: where it is wider, one window takes in two objects."""
 COST = 17.0
