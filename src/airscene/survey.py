@@ -33,8 +33,8 @@ MOST_SCENES = 20_000
 STEPS = 2_500
 SPREAD = (0.1, 0.2)
 """Bounds of the prior of sizes: where it is wider, one window takes in two objects."""
-COST = 17.0
-"""An object costs its worth in nats divided by this: what the presets come to."""
+COST = 11.0
+"""An object costs its worth in nats divided by this: above the presets, against split objects."""
 SPECK = 0.15
 """Components below this share of a usual one's area are specks."""
 
