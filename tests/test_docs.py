@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [page.name for page in PAGES]
 FENCE = re.compile(
-    r"(?P<marked><!-- runs -->\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S
+    r"(?P<marked><!-- runs -->\n)?^```(?: \{ \.)?(?P<kind>\w*)(?: \})?\n(?P<body>.*?)^```$",
+    re.M | re.S,
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SNIPPET = re.compile(r'--8<-- "([^"]+)"')
@@ -144,7 +145,9 @@ def test_commands_on_the_page_exist_with_their_options(page, read_only):
             pytest.fail(f"{page.name}: airscene {' '.join(words)}: {error}")
 
 
-def test_there_are_commands_to_look_at():
+def test_there_are_commands_and_code_to_look_at():
+    shown = [code for page in PAGES for code, _ in python_blocks(page)]
+    assert (ROOT / "examples" / "clock.py").read_text() in "".join(shown)
     assert sum(len(commands(page)) for page in PAGES) > 50
     assert ["infer", "digits", "*.png", "--overlay", "out"] in commands(ROOT / "README.md")
 
