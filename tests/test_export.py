@@ -234,3 +234,18 @@ def test_differences_are_found() -> None:
     assert difference(right | {"box": right["box"] + 2}, right) > 0.2
     assert difference(right | {"elbo": np.array([1000], np.float32)}, right) == np.inf
     assert np.isnan(difference(right | {"elbo": np.array([np.nan, -2], np.float32)}, right))
+
+
+@needs_onnx
+@pytest.mark.parametrize("size", [(8, 9), (9, 9)])
+def test_shades_are_brought_to_light_on_black_in_the_file(size, tiny, tmp_path) -> None:
+    """As `infer` does it: the exported model takes the pictures themselves."""
+    height, width = size
+    config = replace(tiny, height=height, width=width, invert=True, level=True, contrast=1.7)
+    model = predictor(config)
+    x = np.random.default_rng(0).uniform(0, 1, (3, height, width, 1)).astype(np.float32)
+    export(model, tmp_path / "shades.onnx", "onnx", "shades")
+    found = answers(tmp_path / "shades.onnx", x)
+    for i, scene in enumerate(model.infer(x)):
+        assert found["count"][i] == scene.count
+        np.testing.assert_allclose(found["elbo"][i], scene.elbo, rtol=1e-4)

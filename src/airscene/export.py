@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 
 import airscene
 from airscene import attention, checkpoint
+from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.inference import Predictor
 from airscene.inverse.inference import InversePredictor
@@ -79,7 +80,21 @@ def program(predictor: Predictor | InversePredictor, unrolled: bool = False) -> 
         return lambda x: _layouts(predictor.network, x)
     air = predictor.air
     infer = air.infer_unrolled if unrolled else air.infer
-    return lambda x: _scenes(air, infer(x))
+    return lambda x: _scenes(air, infer(_seen(air.config, x)))
+
+
+def _seen(c: ModelConfig, x: Array) -> Array:
+    """`inference.as_seen` for a batch."""
+    if c.invert:
+        x = 1 - x
+    if c.level:
+        half = c.height * c.width // 2  # the median, by an operation that ONNX has
+        pixels = jnp.swapaxes(x.reshape(-1, c.height * c.width, c.channels), 1, 2)
+        highest = jax.lax.top_k(pixels, half + 1)[0]
+        low = highest[..., half]
+        high = low if c.height * c.width % 2 else highest[..., half - 1]
+        x = x - ((low + high) / 2)[:, None, None]
+    return jnp.clip(c.contrast * x, 0.0, 1.0) if c.invert or c.level or c.contrast != 1 else x
 
 
 def image_spec(predictor: Predictor | InversePredictor) -> jax.ShapeDtypeStruct:
@@ -149,7 +164,12 @@ def _layouts(network: InverseNetwork, x: Array) -> Answers:
 def to_stablehlo(predictor: Predictor | InversePredictor, name: str) -> bytes:
     """A program for CPUs and NVIDIA GPUs that JAX runs without airscene; it stops early."""
     exported = jax_export.export(jax.jit(program(predictor)), platforms=("cpu", "cuda"))
-    return bytes(exported(image_spec(predictor)).serialize())
+    try:
+        return bytes(exported(image_spec(predictor)).serialize())
+    except ImportError:
+        raise AirsceneError(
+            "export to StableHLO needs flatbuffers: pip install 'airscene[export]'"
+        ) from None
 
 
 def from_stablehlo(content: bytes) -> Program:
