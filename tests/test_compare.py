@@ -132,7 +132,10 @@ def test_two_models_of_a_renderer(tmp_path: Path, capsys) -> None:
         ("compare digits nothing", "no model 'nothing'"),
         ("compare digits sprites", "50x50 pixels with 1 channel(s), B of 50x50 pixels with 3"),
         ("compare digits {tmp}/tiny.safetensors", "B of 8x9 pixels"),
-        ("compare {tmp}/tiny.safetensors {tmp}/tiny.safetensors", "name a data set: --data"),
+        (
+            "compare {tmp}/tiny.safetensors {tmp}/tiny.safetensors",
+            "name a folder or a data set, --data",
+        ),
         ("compare digits objects", "one model inverts a 3D renderer"),
         ("compare objects objects --counts 1", "one world only"),
         ("compare digits digits --scenes 0", "--scenes must be at least 1"),

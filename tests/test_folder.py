@@ -14,7 +14,7 @@ from airscene.cli import main
 from airscene.config import DataConfig, ModelConfig
 from airscene.data import make_scenes
 from airscene.data.digits import embedded_digits
-from airscene.data.folder import known_counts, look_at, whole_folder
+from airscene.data.folder import as_scenes, known_counts, look_at
 from airscene.data.scenes import compose
 from airscene.evaluation import iou
 from airscene.images import read_images
@@ -123,7 +123,7 @@ def test_otsu_against_trying_every_threshold():
 
 def test_a_folder_of_many_kinds_of_files(folder):
     assert look_at(folder).pictures == 40
-    scenes = whole_folder(folder, ModelConfig(), 100)
+    scenes = as_scenes(folder, ModelConfig())
     assert scenes.counted and not scenes.boxed
     expected = digits()
     order = [int(name[:2]) for name in sorted(known_counts(folder))]
@@ -202,10 +202,25 @@ def test_folders_that_will_not_do(words, message, tmp_path, monkeypatch, capsys)
     assert not (tmp_path / "runs").exists()
 
 
-def test_counts_that_cannot_be_read(folder):
-    (folder / "counts.csv").write_text("file,count\n00.npy,many\n")
-    with pytest.raises(AirsceneError, match="columns file and count"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,count\na,many\n", "columns file"),
+        ("a;b\nx;3\n", "columns"),
+        ("file,count\na,-5\n", "0 to"),
+    ],
+)
+def test_counts_that_cannot_be_read(folder, text, message):
+    (folder / "counts.csv").write_text(text)
+    with pytest.raises(AirsceneError, match=message):
         known_counts(folder)
+
+
+def test_some_pictures_are_counted(folder):
+    (folder / "counts.csv").write_text("\ufefffile,count\n01.tif,2\n02.png,\n03.png,1\n")
+    scenes = as_scenes(folder, ModelConfig())
+    assert scenes.counted and not scenes.boxed
+    assert sorted(scenes.counts[scenes.known]) == [1, 2]
 
 
 # Large pictures
@@ -251,12 +266,14 @@ def test_merging_keeps_the_most_central():
         box = (x, y, x + side, y + side)
         return airscene.Object(1.0, (side, x, y), np.zeros(2), np.zeros((2, 2, 1)), box)
 
-    twice = [Candidate(thing(0, 0), 0.5), Candidate(thing(2, 1), 0.1), Candidate(thing(30, 0), 0.7)]
-    assert [o.box[0] for o in merged(twice)] == [30, 2] or [o.box[0] for o in merged(twice)] == [
-        2,
-        30,
+    twice = [
+        Candidate(thing(0, 0), 0.5, 1),
+        Candidate(thing(2, 1), 0.1, 2),
+        Candidate(thing(30, 0), 0.7, 3),
     ]
-    assert len(merged([*twice, Candidate(thing(3, 2, 4.0), 0.2)])) == 2  # a part of one
+    assert [o.box[0] for o in merged(twice)] == [30, 2]  # in reading order
+    assert len(merged([*twice, Candidate(thing(3, 2, 4.0), 0.2, tile=9)])) == 2  # a part of one
+    assert len(merged([Candidate(thing(0, 0), 0.5, 1), Candidate(thing(2, 1), 0.1, 1)])) == 2
 
 
 def test_the_posterior_of_independent_objects():

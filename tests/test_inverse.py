@@ -32,9 +32,7 @@ PROBLEM = Problem(
     presence=0.4,
     symmetries=(90.0, 0.0),
 )
-CONFIG = NetworkConfig(
-    hidden=8, input_size=SIDE, likelihood_size=SIDE, sigma=0.3, blur=2.0, level=False
-)
+CONFIG = NetworkConfig(hidden=8, input_size=SIDE, likelihood_size=SIDE, sigma=0.3, blur=2.0)
 WIDE = Likelihood(sigma=0.5, blur=2.0)
 
 

@@ -34,6 +34,10 @@ T = TypeVar("T")
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A path to write to; it takes the place of `path` when the block succeeds, or is removed."""
+    path = path.resolve()  # a link stays one
+    if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null, say
+        yield path
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

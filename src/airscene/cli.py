@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk under standard output, say
         print(f"airscene: {error}", file=sys.stderr)
         return 2
+    except MemoryError:
+        print("airscene: this takes more memory than there is", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
 

@@ -81,10 +81,13 @@ def compare_scenes(a: Predictor, b: Predictor, scenes: Scenes) -> Comparison:
     result, pictures = {}, {}
     if a.config.counts_objects and b.config.counts_objects:
         count = [np.argmax(side.found.log_q, axis=1) for side in sides]
-        right = [n == scenes.counts for n in count]
-        intervals["count_accuracy"] = interval(*right)
         apart = count[0] != count[1]
-        result = disagreement(apart, *right)
+        result = {"disagree": int(apart.sum())}
+        if scenes.counted:
+            known = scenes.known
+            right = [(n == scenes.counts)[known] for n in count]
+            intervals["count_accuracy"] = interval(*right)
+            result = disagreement(apart[known], *right)
         pictures = _overlays(a, b, images[np.flatnonzero(apart)[:SHOWN]])
     warnings = _warnings(a, b)
     result = _result(figures_, intervals, len(scenes)) | result | {"warnings": warnings}
@@ -190,11 +193,11 @@ def disagreement_rows(result: dict[str, Any]) -> list[list[str]]:
     """Who is right where the two disagree."""
     labels = {
         "disagree": "different answers",
-        "only_a_right": "only A right",
-        "only_b_right": "only B right",
-        "neither_right": "neither right",
+        "only_a_right": "of these only A right",
+        "only_b_right": "of these only B right",
+        "neither_right": "of these neither right",
     }
-    return [[label, str(result[key])] for key, label in labels.items()]
+    return [[label, str(result[key])] for key, label in labels.items() if key in result]
 
 
 def _require_same_images(a: Predictor, b: Predictor) -> None:
@@ -202,6 +205,11 @@ def _require_same_images(a: Predictor, b: Predictor) -> None:
     if sizes[0] != sizes[1]:
         one, other = (f"{h}x{w} pixels with {c} channel(s)" for h, w, c in sizes)
         raise AirsceneError(f"A takes images of {one}, B of {other}: no common images")
+    shades = [(m.config.invert, m.config.level, m.config.contrast) for m in (a, b)]
+    if shades[0] != shades[1]:
+        raise AirsceneError(
+            "A and B see pictures in other shades (--invert, --level, --contrast): no common images"
+        )
 
 
 def _warnings(a: Predictor, b: Predictor) -> list[str]:
@@ -217,7 +225,7 @@ def _overlays(a: Predictor, b: Predictor, images: np.ndarray) -> dict[str, list[
         return {}
     rows: dict[str, list[np.ndarray]] = {"image": list(images)}
     for label, model in (("A", a), ("B", b)):
-        scenes = model.infer_batch(list(images))
+        scenes = model.infer_seen(images)
         pairs = zip(images, scenes, strict=True)
         rows[label] = [figures.overlay(image, scene) / 255 for image, scene in pairs]
     return rows

@@ -54,12 +54,15 @@ def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0, iw: bool = Tru
             "mean_steps": float(np.mean(found.steps)),
         }
         if scenes.counted:
-            matrix = confusion(scenes.counts, count, predictor.config.max_objects)
+            known = scenes.known
+            true, mine = scenes.counts[known], count[known]
+            matrix = confusion(true, mine, predictor.config.max_objects)
             result |= {
-                **count_figures(scenes.counts, count),
-                "count_accuracy_sampled": float(np.mean(np.asarray(sampled) == scenes.counts)),
+                **count_figures(true, mine),
+                "count_accuracy_sampled": float(np.mean(np.asarray(sampled)[known] == true)),
                 "confusion": matrix.tolist(),
             }
+            result |= {} if known.all() else {"scenes_counted": int(known.sum())}
         if scenes.boxed:
             result |= {**_overlapping(scenes, count), **box_figures(scenes, found.box, count)}
     return Evaluation(result, matrix, found, np.asarray(parts["elbo"]))

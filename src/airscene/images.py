@@ -7,10 +7,12 @@ unpickled, and whatever is wrong comes out as one `AirsceneError`.
 import glob
 import io
 import math
+import os
 import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -26,16 +28,26 @@ FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
 MOST_PIXELS = 100_000_000
 """Of one file, all of its images together."""
 MOST_SIDE = 65_500
+MOST_BYTES = 1_000_000_000
 
 
 def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
     """The images in a file: one, or more for the pages of a TIFF and for stacks in NPY or NPZ."""
     try:
-        return decode(path.read_bytes(), most_pixels)
+        with path.open("rb") as file:
+            return decode(read_bytes(file), most_pixels)
     except FileNotFoundError:
         raise AirsceneError("no such file") from None
     except OSError as error:
         raise AirsceneError(f"cannot be read ({error.strerror or error})") from None
+
+
+def read_bytes(file: Any) -> bytes:
+    """All that an open file holds, if that is no more than `MOST_BYTES`."""
+    data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise AirsceneError(f"a file of more than {MOST_BYTES:,} bytes")
+    return data
 
 
 def decode(data: bytes, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
@@ -146,6 +158,9 @@ def _stack(array: np.ndarray) -> list[np.ndarray]:
             f"an array of shape {array.shape}; expected (height, width), (height, width, 3), or a "
             "stack of such"
         )
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not single and not len(array):
+        raise AirsceneError(f"a stack without images: its shape is {array.shape}")
     return [array] if single else list(array)
 
 
@@ -189,7 +204,7 @@ def is_image(path: Path) -> bool:
 
 def named_images(path: Path) -> list[tuple[str, np.ndarray]]:
     """The images of a file with their names: `cells.npz#3` is the fourth of a stack."""
-    return named(str(path), read_images(path))
+    return named(os.fsencode(path).decode("utf-8", "replace"), read_images(path))
 
 
 def named(name: str, images: list[np.ndarray]) -> list[tuple[str, np.ndarray]]:

@@ -81,8 +81,12 @@ class Predictor:
         return infer_tiled(self, as_array(image), tile)
 
     def _scenes(self, frames: list["Frame"]) -> list[Scene]:
-        found = self.infer_arrays(np.stack([frame.pixels for frame in frames]))
-        return [self._scene(frame, found, i) for i, frame in enumerate(frames)]
+        scenes = []
+        for start in range(0, len(frames), BATCHES[-1]):
+            part = frames[start : start + BATCHES[-1]]
+            found = self.infer_arrays(np.stack([frame.pixels for frame in part]))
+            scenes += [self._scene(frame, found, i) for i, frame in enumerate(part)]
+        return scenes
 
     def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> Any:
         """The compiled program alone: images of the model's size in, NumPy `Inference` out."""

@@ -61,7 +61,7 @@ MEASURES = {
 HEADLINE = (
     *("count_accuracy", "box_recall", "box_precision"),
     *("presence_accuracy", "identity_accuracy", "position_cm_median", "rotation_deg_median"),
-    *("elbo", "mean_steps"),
+    *("elbo", "mean_count", "residual"),
 )
 
 

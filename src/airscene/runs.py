@@ -29,13 +29,14 @@ from airscene import checkpoint, figures, report, training
 from airscene import config as config_
 from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, ModelConfig, TrainConfig
 from airscene.data import DATASETS, Scenes, make_scenes
-from airscene.data.folder import whole_folder
+from airscene.data.folder import as_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
 from airscene.evaluation import Evaluation, evaluate
 from airscene.inference import Predictor, load, resolve
 from airscene.inverse.config import InverseConfig
 from airscene.presets import PRESETS
+from airscene.survey import SURVEYED
 from airscene.tasks import Config, Row, make_task
 
 
@@ -214,6 +215,9 @@ def _changed(run: Run) -> dict[str, Any]:
     if run.preset not in PRESETS:
         return {}
     changed = config_.differences(PRESETS[run.preset].config, run.config)
+    if run.preset == "folder":  # what a look at the pictures would propose is said, too
+        every = config_.flat(run.config)
+        changed |= {name: every[name] for name in SURVEYED}
     return {name: value for name, value in changed.items() if name != "path"}
 
 
@@ -257,7 +261,12 @@ def eval_scenes(
             "the model was trained on an array of your own: name a folder or a data set, --data"
         )
     if dataset is not None and dataset not in DATASETS and Path(dataset).is_dir():
-        return whole_folder(Path(dataset), predictor.config, scenes)
+        if (trained_on or {}).get("tile"):
+            raise AirsceneError(
+                f"the model was trained on tiles; count whole pictures by airscene infer --tile "
+                f"{dataset}"
+            )
+        return as_scenes(Path(dataset), predictor.config, scenes)
     data = config_.from_dict(DataConfig, trained_on or asdict(DataConfig()))
     data = replace(data, dataset=dataset or data.dataset)
     return make_scenes(

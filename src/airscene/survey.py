@@ -18,6 +18,8 @@ from airscene.inference import as_float_image
 
 LOOKED_AT = 200
 """Pictures that a survey looks at."""
+MIDDLE = 640
+"""Of larger pictures, so many pixels in the middle are looked at."""
 OBJECT_SIDE = 20.0
 """Objects are reduced to about so many pixels; they are never enlarged."""
 MARGIN = 1.2
@@ -37,6 +39,13 @@ COST = 11.0
 """An object costs its worth in nats divided by this: above the presets, against split objects."""
 SPECK = 0.15
 """Components below this share of a usual one's area are specks."""
+
+
+SURVEYED = (
+    *("height", "width", "channels", "max_objects", "size_mean", "size_sd", "object_cost"),
+    *("invert", "level", "contrast", "core", "patch", "tile"),
+)
+"""The settings that a survey proposes."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Survey:
     def tiled(self) -> bool:
         """Whether pictures are too large, or too full, to be taken in at once."""
         busy = np.quantile(self.counts, 0.95) > MOST_OBJECTS
-        return bool(busy or min(self.height, self.width) * self.scale > MOST_CANVAS)
+        return bool(busy or self.height * self.width * self.scale**2 > MOST_CANVAS**2)
 
     @property
     def scale(self) -> float:
@@ -82,7 +91,7 @@ class Survey:
         path: the folder that they lie in.
         """
         if tile is None:
-            tile = min(round(TILE * self.side), *self.smallest) if self.tiled else 0
+            tile = min(round(TILE * self.side), self.height, self.width) if self.tiled else 0
         height, width = (tile, tile) if tile else (self.height, self.width)
         height, width = (max(12, round(side * self.scale)) for side in (height, width))
         usual = int(np.quantile(self.counts, 0.98)) + 1 if not tile else MOST_OBJECTS
@@ -147,10 +156,16 @@ class Survey:
         ]
 
 
-def survey(pictures: Sequence[np.ndarray]) -> Survey:
-    """Look at pictures: (height, width) or (height, width, 3), uint8, uint16 or float in [0, 1]."""
+def survey(
+    pictures: Sequence[np.ndarray], whole: Sequence[tuple[int, ...]] | None = None
+) -> Survey:
+    """Look at pictures: (height, width) or (height, width, 3), uint8, uint16 or float in [0, 1].
+
+    Of large ones, at the middle. `whole`: the shapes of the pictures, if only their middles are
+    given.
+    """
     rows = np.unique(np.linspace(0, len(pictures) - 1, LOOKED_AT).astype(int))
-    images = [as_float_image(np.asarray(pictures[i])) for i in rows]
+    images = [as_float_image(middle(np.asarray(pictures[i]))) for i in rows]
     invert = sum(map(_skew, images)) < 0
     shades = [_shade(1 - image if invert else image) for image in images]
     background = np.median([np.median(shade) for shade in shades])
@@ -161,7 +176,7 @@ def survey(pictures: Sequence[np.ndarray]) -> Survey:
         raise AirsceneError("nothing to see in these pictures: each is of one shade")
     contrast = 1.0 if 0.8 <= brightest <= 1 else float(f"{1 / brightest:.3g}")
     sides, weights, counts = components([(contrast * shade).clip(0, 1) for shade in shades])
-    sizes = np.array([image.shape[:2] for image in images])
+    sizes = np.array([(whole or [x.shape for x in pictures])[i][:2] for i in rows])
     height, width = map(int, np.median(sizes, axis=0))
     return Survey(
         pictures=len(pictures),
@@ -169,7 +184,7 @@ def survey(pictures: Sequence[np.ndarray]) -> Survey:
         width=width,
         smallest=(int(sizes[:, 0].min()), int(sizes[:, 1].min())),
         largest=(int(sizes[:, 0].max()), int(sizes[:, 1].max())),
-        channels=3 if any(map(_coloured, images)) else 1,
+        channels=3 if any(_coloured(image, brightest) for image in images) else 1,
         invert=invert,
         level=level,
         contrast=contrast,
@@ -232,7 +247,13 @@ def _skew(image: np.ndarray) -> float:
     return float(np.mean((image - np.median(image, axis=(0, 1))) ** 3))
 
 
-def _coloured(image: np.ndarray) -> bool:
+def _coloured(image: np.ndarray, brightest: float) -> bool:
     if image.ndim == 2 or image.shape[-1] == 1:
         return False
-    return bool(np.quantile(np.ptp(image, axis=-1), 0.99) > 0.1)
+    return bool(np.quantile(np.ptp(image, axis=-1), 0.99) > 0.1 * brightest)
+
+
+def middle(image: np.ndarray) -> np.ndarray:
+    """The middle of a large picture, a copy: enough to look at."""
+    top, left = (max(0, (side - MIDDLE) // 2) for side in image.shape[:2])
+    return image[top : top + MIDDLE, left : left + MIDDLE].copy()

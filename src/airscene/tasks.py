@@ -127,7 +127,7 @@ def _rounded(values: Any, digits: int) -> Values:
 
 def _right(model: ModelConfig, seen: training.Look, scenes: Scenes) -> Values:
     """The share of counts that are right, for each seed; NaN where that cannot be known."""
-    right = np.asarray(seen.count) == scenes.counts
+    right = (np.asarray(seen.count) == scenes.counts)[:, scenes.known]
     known = model.counts_objects and scenes.counted
     return _rounded(right.mean(axis=1), 5) if known else [math.nan] * len(right)
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.inference import as_seen
 from airscene.scene import Object, Scene
 
+MOST_TILE = 10_000
 EDGE = 0.125
 """Centres nearer to their tile's edge than this share of its side are left to its neighbours."""
 SAME = 0.3
@@ -31,6 +32,8 @@ class Candidate(NamedTuple):
 
     thing: Object
     offset: float
+    tile: int
+    """What one tile tells apart is not one object."""
 
 
 def infer_tiled(predictor: Any, image: np.ndarray, tile: int | None = None) -> Scene:
@@ -49,8 +52,8 @@ def infer_tiled(predictor: Any, image: np.ndarray, tile: int | None = None) -> S
     tiles = [padded[y : y + size[0], x : x + size[1]] for y, x in corners]
     found, energy = predictor.infer_seen(tiles), np.array([np.sum(t**2) for t in tiles])
     candidates = [
-        Candidate(_shifted(thing, x, y, width, height), offset)
-        for (y, x), scene in zip(corners, found, strict=True)
+        Candidate(_shifted(thing, x, y, width, height), offset, i)
+        for i, ((y, x), scene) in enumerate(zip(corners, found, strict=True))
         for thing in scene.objects
         if (offset := _offset(thing, (y, x), size, padded.shape[:2])) is not None
     ]
@@ -71,16 +74,19 @@ def tile_size(predictor: Any, tile: int | None) -> tuple[int, int]:
     """Height and width of a tile: as asked for, as in training, or the model's canvas."""
     c: ModelConfig = predictor.config
     side = tile or predictor.note.get("data", {}).get("tile")
-    if tile is not None and tile < 2:
-        raise AirsceneError(f"a tile must have at least 2 pixels, not {tile}")
+    if tile is not None and not 2 <= tile <= MOST_TILE:
+        raise AirsceneError(f"a tile must have 2 to {MOST_TILE:,} pixels, not {tile}")
     return (side, side) if side else (c.height, c.width)
 
 
 def merged(candidates: list[Candidate]) -> tuple[Object, ...]:
     """Each object once, in reading order: the most central candidates first, no two in a place."""
     kept: list[Object] = []
-    for thing, _ in sorted(candidates, key=lambda candidate: candidate.offset):
-        if not any(_same(thing, other) for other in kept):
+    boxes, tiles = np.zeros((len(candidates), 4)), np.zeros(len(candidates), int)
+    for thing, _, tile in sorted(candidates, key=lambda candidate: candidate.offset):
+        n = len(kept)
+        if not np.any(_same(np.array(thing.box), boxes[:n]) & (tiles[:n] != tile)):
+            boxes[n], tiles[n] = thing.box, tile
             kept.append(thing)
     return tuple(sorted(kept, key=lambda thing: (thing.box[1], thing.box[0])))
 
@@ -93,11 +99,13 @@ def count_posterior(presence: list[float]) -> Float[np.ndarray, " counts"]:
     return q.astype(np.float32)
 
 
-def _same(a: Object, b: Object) -> bool:
-    """Whether two boxes are of one object: they share much of the smaller one."""
-    low, high = np.maximum(a.box[:2], b.box[:2]), np.minimum(a.box[2:], b.box[2:])
-    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in (a.box, b.box)]
-    return bool(np.prod(np.maximum(high - low, 0)) > SAME * min(areas))
+def _same(
+    box: Float[np.ndarray, "4"], others: Float[np.ndarray, "boxes 4"]
+) -> Bool[np.ndarray, " boxes"]:
+    """Which boxes are of the same object: they share much of the smaller one."""
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    area, areas = (np.prod(b[..., 2:] - b[..., :2], axis=-1) for b in (box, others))
+    return np.prod(np.maximum(high - low, 0), axis=1) > SAME * np.minimum(area, areas)
 
 
 def _padded(seen: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -53,7 +53,7 @@ def compare(argv: list[str]) -> int:
     about = {"models": names, "data": options.data, "counts": options.counts, "seed": options.seed}
     out = options.out or Path("runs") / f"compare-{Path(names[0]).stem}-{Path(names[1]).stem}"
     checkpoint.write_text(out / "result.json", json.dumps(made.result | about, indent=2) + "\n")
-    line = f"airscene compare · {options.scenes:,} held-out scenes, seed {options.seed}"
+    line = f"airscene compare · {made.result['scenes']:,} held-out scenes, seed {options.seed}"
     page = comparison.write_page(out / "compare.html", made, names, line)
     _print(made, names, screen())
     print(f"page: {page}")

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 Named = tuple[str, "np.ndarray"]
 BATCH = 256
+MOST_AT_ONCE = 20_000_000
+"""Pixels that are held in memory."""
 STDIN = "-"
+REDUCED = 3.0
+"""A picture so many times larger than the model's is better cut into tiles."""
+STRANGE = 0.6
+"""A picture of which so much is left unexplained is most probably of another kind."""
 
 
 def infer(argv: list[str]) -> int:
@@ -53,14 +59,11 @@ def infer(argv: list[str]) -> int:
     options = parse(Infer, "airscene infer", argv, description="What is in these images?")
     if not options.images:
         raise AirsceneError("no image given: airscene infer MODEL IMAGE…")
-    from airscene import images
+    use_compilation_cache()
     from airscene.commands.tables import writer
 
-    files = [STDIN] if options.images == (STDIN,) else images.find_files(options.images)
-    write = writer(options.format, options.out)  # complains before anything is worked out
-    use_compilation_cache()
-    work = Work(options, files)
-    with write as add, work.bar():
+    work = Work(options)
+    with writer(options.format, options.out, not work.plain) as add, work.bar():
         for name, image, scene in work.results():
             add(name, scene)
             work.note(name, scene)
@@ -72,15 +75,42 @@ def infer(argv: list[str]) -> int:
 class Work:
     """Images in, scenes out; what cannot be read is said and counted."""
 
-    def __init__(self, options: Any, files: Sequence[Any]):
+    def __init__(self, options: Any):
         from airscene.inference import Predictor, load
 
-        self.options, self.files, self.bad = options, files, 0
+        self.options, self.bad = options, 0
         self.predictor = load(options.model, options.max_objects, options.canvas)
         self.plain = isinstance(self.predictor, Predictor)  # not a model of a renderer
         self.tiled = options.tile or options.tile_size is not None
+        self.files = self._files()
         self._bar = self._task = None
+        self._taken: set[str] = set()
         self._check()
+
+    def _files(self) -> list[Any]:
+        """What the words name. A word that names nothing is said; alone, it is an error."""
+        from airscene.images import find_files
+
+        found: list[Any] = []
+        overlays = self.options.overlay and self.options.overlay.resolve()
+        for word in self.options.images:
+            try:
+                found += [STDIN] if word == STDIN else find_files([word])
+            except AirsceneError as error:
+                if len(self.options.images) == 1:
+                    raise
+                self._skip(str(error))
+        found = [f for f in dict.fromkeys(found) if f == STDIN or _outside(f, overlays)]
+        folders = {f.parent.resolve() for f in found if f != STDIN}
+        if overlays in folders:
+            raise AirsceneError(
+                f"--overlay {self.options.overlay} is where the images are: name another"
+            )
+        return found
+
+    def _skip(self, why: str) -> None:
+        _say(why)
+        self.bad += 1
 
     def _check(self) -> None:
         """Say at once what cannot work, or may disappoint."""
@@ -123,56 +153,85 @@ class Work:
                 yield name, image, scene
 
     def _images(self) -> Iterator[Named]:
-        from airscene.images import decode, named, named_images
         from airscene.inference import as_float_image
 
         for file in self.files:
-            try:
-                found = (
-                    named("-", decode(sys.stdin.buffer.read()))
-                    if file == STDIN
-                    else named_images(file)
-                )
-                for name, image in found:
-                    yield name, as_float_image(image)
-            except AirsceneError as error:
-                _say(f"{'standard input' if file == STDIN else file}: {error}")
-                self.bad += 1
+            for name, image in self._read(file):
+                try:
+                    as_float_image(image)
+                    yield name, image
+                except AirsceneError as error:
+                    self._skip(f"{name}: {error}")
             if self._bar and self._task is not None:
                 self._bar.advance(self._task)
+
+    def _read(self, file: Any) -> list[Named]:
+        from airscene.images import decode, named, named_images, read_bytes
+
+        try:
+            if file == STDIN:
+                return named("stdin", decode(read_bytes(sys.stdin.buffer)))
+            return named_images(file)
+        except AirsceneError as error:
+            self._skip(f"{'standard input' if file == STDIN else file}: {error}")
+            return []
 
     def note(self, name: str, scene: Any) -> None:
         """Mark an answer that is not to be trusted."""
         if any(getattr(thing, "outside", False) for thing in scene.objects):
             _say(f"{name}: found outside of the scene: a picture of another kind?")
+        if not self.plain:
+            return
+        c = self.predictor.config
+        if not self.tiled and max(scene.height / c.height, scene.width / c.width) > REDUCED:
+            size, canvas = f"{scene.width}x{scene.height}", f"{c.width}x{c.height}"
+            _say(f"{name}: {size} pixels are reduced to {canvas}; --tile works at full scale")
+        elif scene.residual > STRANGE:
+            _say(f"{name}: {scene.residual:.0%} is left unexplained: a picture of another kind?")
 
     def overlay(self, name: str, image: "np.ndarray", scene: Any) -> None:
         """Draw what was found into a picture of its own."""
         from PIL import Image
 
         from airscene import checkpoint, figures
+        from airscene.inference import as_float_image
 
+        image = as_float_image(image)
         if self.plain:
-            picture = figures.overlay(image, scene)
+            faint = max(float(image.max()), 1e-6) < 0.5  # 12 bits in 16, say
+            picture = figures.overlay(image / image.max() if faint else image, scene)
         else:
             picture = figures.beside(image, self.predictor.render(scene))
-        target = self.options.overlay / overlay_name(name, self.files)
+        target = self.options.overlay / f"{self._free(name)}.png"
         with checkpoint.atomic(target) as temporary:
             Image.fromarray(picture).save(temporary, "PNG")
 
+    def _free(self, name: str) -> str:
+        """A name for a picture: the image's own; its folder's and a number, too, if it is taken."""
+        path = Path(name)
+        stem = path.stem + (f"-{name.rsplit('#', 1)[1]}" if "#" in path.suffix else "")
+        longer = "-".join(part for part in (*path.parent.parts, stem) if part not in ("/", ".."))
+        candidates = itertools.chain([stem, longer], (f"{longer}-{i}" for i in itertools.count(2)))
+        free = next(c for c in candidates if c not in self._taken)
+        self._taken.add(free)
+        return free
 
-def overlay_name(name: str, files: Sequence[Any]) -> str:
-    """The image's own name, with its folder's where two images share one; never outside."""
-    path = Path(name)
-    stem = path.stem + ("-" + name.rsplit("#", 1)[1] if "#" in path.suffix else "")
-    twins = sum(Path(other).stem == path.stem for other in files) > 1
-    words = [*path.parent.parts, path.name.replace("#", "-")] if twins else [stem]
-    return "-".join(word for word in words if word not in ("/", "..", "-")) + ".png" or "image.png"
+
+def _outside(file: Path, folder: Path | None) -> bool:
+    """Not among the pictures that an earlier call has drawn."""
+    return folder is None or folder not in file.resolve().parents or file.parent.resolve() == folder
 
 
-def _batches(items: Iterable[Named], size: int) -> Iterator[list[Named]]:
-    iterator = iter(items)
-    while part := list(itertools.islice(iterator, size)):
+def _batches(items: Iterable[Named], most: int) -> Iterator[list[Named]]:
+    """As many images at a time as the compiled program takes, but not too many pixels."""
+    part, pixels = [], 0
+    for item in items:
+        part.append(item)
+        pixels += item[1].size
+        if len(part) == most or pixels > MOST_AT_ONCE:
+            yield part
+            part, pixels = [], 0
+    if part:
         yield part
 
 

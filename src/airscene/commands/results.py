@@ -22,7 +22,8 @@ def evaluate(argv: list[str]) -> int:
         model: Annotated[str, Positional]
         """Run folder, or the name of a model that comes along."""
         data: str | None = None
-        """Data set (default: the one that the model was trained on)."""
+        """Data set, or a folder of pictures; a counts.csv there (columns file and count) says how many
+        objects they have. Default: what the model was trained on."""
         counts: Counts | None = None
         """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
         seed: int = EVAL_SEED
@@ -42,6 +43,7 @@ def evaluate(argv: list[str]) -> int:
         raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
     use_compilation_cache()
     from airscene import checkpoint, runs
+    from airscene.data import DATASETS
     from airscene.inference import Predictor, load
 
     predictor = load(options.model, options.max_objects, options.canvas)
@@ -54,7 +56,8 @@ def evaluate(argv: list[str]) -> int:
             _, result = runs.evaluate_all(predictor, run, scenes)
             counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
             data = options.data or predictor.note["data"]["dataset"]
-            result |= {"data": data, "counts": counts}
+            result |= {"data": data}
+            result |= {"counts": counts} if data in DATASETS and data != "folder" else {}
         else:
             from airscene.inverse import results
 

@@ -15,8 +15,8 @@ ROWS = 1_000
 """Rows that a Parquet file holds in memory before they are written."""
 
 
-def writer(form: str, out: Path | None) -> AbstractContextManager[Add]:
-    """A function that takes the name of an image and its scene, and writes them."""
+def writer(form: str, out: Path | None, layouts: bool) -> AbstractContextManager[Add]:
+    """A function that takes the name of an image and its scene (or its layout), and writes them."""
     if form == "parquet":
         if out is None:
             raise AirsceneError("a Parquet table needs a file: --out scenes.parquet")
@@ -24,7 +24,7 @@ def writer(form: str, out: Path | None) -> AbstractContextManager[Add]:
             import pyarrow.parquet  # noqa: F401
         except ImportError:
             raise AirsceneError("Parquet needs pyarrow: pip install 'airscene[export]'") from None
-        return _parquet(out)
+        return _parquet(out, layouts)
     return _text(_lines if form == "jsonl" else _rows, out)
 
 
@@ -50,14 +50,14 @@ def _lines(file: Any) -> Add:
 def _rows(file: Any) -> Add:
     """A row an image; objects are `x0 y0 x1 y1`, on a table `kind x y angle`, with `;` between."""
     table = csv.writer(file, lineterminator="\n")
-    table.writerow(["file", "count", "probability", "objects"])
+    table.writerow(["file", "count", "probability", "residual", "objects"])
 
     def add(name: str, scene: Any) -> None:
         values = scene.to_dict()
         objects = "; ".join(" ".join(map(str, _short(thing))) for thing in values["objects"])
         posterior = values.get("count_posterior", [])
         sure = posterior[scene.count] if scene.count < len(posterior) else ""
-        table.writerow([name, scene.count, sure, objects])
+        table.writerow([name, scene.count, sure, values.get("residual", ""), objects])
         if file is sys.stdout:
             file.flush()
 
@@ -71,20 +71,16 @@ def _short(thing: dict[str, Any]) -> list[Any]:
 
 
 @contextmanager
-def _parquet(out: Path) -> Iterator[Add]:
+def _parquet(out: Path, layouts: bool) -> Iterator[Add]:
     """Most of what the lines of JSON hold, as columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from airscene import checkpoint
 
-    rows: list[dict[str, Any]] = []
-    file: Any = None
+    rows, schema = [], _schema(layouts)
 
     def flush() -> None:
-        nonlocal file
-        schema = _schema(bool(rows) and "count_posterior" not in rows[0])
-        file = file or pq.ParquetWriter(temporary, schema)
         file.write_table(pa.Table.from_pylist(rows, schema))
         rows.clear()
 
@@ -93,10 +89,9 @@ def _parquet(out: Path) -> Iterator[Add]:
         if len(rows) >= ROWS:
             flush()
 
-    with checkpoint.atomic(out) as temporary:
+    with checkpoint.atomic(out) as temporary, pq.ParquetWriter(temporary, schema) as file:
         yield add
         flush()
-        file.close()
 
 
 def _schema(of_layouts: bool) -> Any:

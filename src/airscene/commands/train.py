@@ -1,13 +1,13 @@
 """`airscene train`."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airscene.commands.options import parse, screen, use_compilation_cache
 from airscene.commands.results import print_result
-from airscene.config import TrainConfig, differences, flat
+from airscene.config import DataConfig, TrainConfig, differences, flat
 from airscene.errors import AirsceneError
 from airscene.presets import PRESETS, preset
 
@@ -83,6 +83,12 @@ def _looked_at(path: str, words: list[str]) -> Any:
     if not folder.is_dir():
         raise AirsceneError(f"no folder {path}: airscene train folder PATH")
     console, place = screen(), str(folder.resolve())
+    plain = Train(replace(preset("folder"), data=DataConfig(dataset="folder", path=place)))
+    asked = parse(Train[TrainConfig], "airscene train folder", words, plain)
+    if asked.training.data.path != place:
+        raise AirsceneError("the folder is named once: airscene train folder PATH, without --path")
+    if asked.resume and asked.out and (asked.out / "config.json").is_file():
+        return plain.training  # the run has its settings
     with console.status(f"looking at the pictures in {path}"):
         survey = look_at(folder)
     asked = parse(Train[TrainConfig], "airscene train folder", words, Train(survey.config(place)))

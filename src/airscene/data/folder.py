@@ -19,10 +19,13 @@ from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.errors import AirsceneError
 from airscene.images import find_files, named_images
 from airscene.inference import as_float_image, as_seen, at_size
-from airscene.survey import LOOKED_AT, Survey, survey
+from airscene.survey import LOOKED_AT, Survey, middle, survey
 
 HELD_OUT = 10
 """One picture in so many is held out."""
+MOST_COUNT = 10_000
+MOST_PIXELS = 500_000_000
+"""Of all pictures that tiles are cut from."""
 LEAST = 10
 """Pictures that are needed, unless tiles are cut."""
 
@@ -31,11 +34,14 @@ def look_at(path: Path) -> Survey:
     """Look at some of the pictures in a folder."""
     files = find_files([path])
     rows = np.unique(np.linspace(0, len(files) - 1, LOOKED_AT).astype(int))
-    pictures = [image for _, image in pictures_of([files[i] for i in rows])]
+    pictures, shapes = [], []
+    for _, image in pictures_of([files[i] for i in rows]):
+        pictures.append(middle(image))
+        shapes.append(image.shape)
     if not pictures:
         raise AirsceneError(f"none of the files in {path} can be read")
     total = len(pictures) if len(rows) == len(files) else len(files)
-    return replace(survey(pictures), pictures=total)
+    return replace(survey(pictures, shapes), pictures=total)
 
 
 def folder_scenes(request: Request) -> Scenes:
@@ -43,43 +49,50 @@ def folder_scenes(request: Request) -> Scenes:
     data, path = request.data, Path(request.data.path)
     if not data.path:
         raise AirsceneError("which folder? airscene train folder PATH")
-    named = list(pictures_of(find_files([path])))
+    if not path.is_dir():
+        raise AirsceneError(f"the folder {path} is gone")
     if data.tile:
-        return _crops(request, [image for _, image in named])
-    if len(named) < LEAST:
+        return _crops(request, path)
+    made = as_scenes(path, request.model)
+    if len(made) < LEAST:
         raise AirsceneError(
-            f"{path} has {len(named)} pictures that can be read; at least {LEAST} are needed, "
+            f"{path} has {len(made)} pictures that can be read; at least {LEAST} are needed, "
             "or large ones with --tile PIXELS"
         )
-    mine = [pair for i, pair in enumerate(named) if (i % HELD_OUT == 0) == request.held_out]
-    return as_scenes(mine[: data.scenes], request.model, path)
+    held_out = np.arange(len(made)) % HELD_OUT == 0
+    return made.only(np.flatnonzero(held_out == request.held_out)[: data.scenes])
 
 
-def whole_folder(path: Path, model: ModelConfig, most: int) -> Scenes:
-    """All pictures of a folder (or as many as `most`), to evaluate on."""
-    named = list(pictures_of(find_files([path])[:most]))
-    if not named:
+def as_scenes(path: Path, model: ModelConfig, most: int | None = None) -> Scenes:
+    """The pictures of a folder at the model's size, and their counts where `counts.csv` has them.
+
+    Each is made small as it is read: there may be many, and large ones.
+    """
+    counts, known, small = known_counts(path), [], []
+    for name, image in pictures_of(find_files([path])):
+        small.append(at_size([as_seen(image, model)], model)[0])
+        known.append(counts.get(_key(Path(name), path), UNKNOWN))
+        if len(small) == most:
+            break
+    if not small:
         raise AirsceneError(f"none of the files in {path} can be read")
-    return as_scenes(named[:most], model, path)
-
-
-def as_scenes(named: list[tuple[str, np.ndarray]], model: ModelConfig, path: Path) -> Scenes:
-    """Pictures at the model's size, with their counts where `counts.csv` says them."""
-    counts = known_counts(path)
-    known = [counts.get(_key(Path(name), path), UNKNOWN) for name, _ in named]
-    return _scenes([as_seen(image, model) for _, image in named], model, np.array(known, int))
+    return _scenes(np.stack(small), np.array(known, int))
 
 
 def known_counts(path: Path) -> dict[str, int]:
-    """What `counts.csv` in a folder says, by the file's path in the folder."""
+    """What `counts.csv` in a folder says, by the file's path in the folder; blanks are unknown."""
     table = path / "counts.csv"
     if not table.is_file():
         return {}
     try:
-        with table.open(newline="") as file:
-            return {Path(row["file"]).as_posix(): int(row["count"]) for row in csv.DictReader(file)}
-    except (KeyError, ValueError, TypeError, UnicodeDecodeError):
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            rows = [(row["file"], row["count"].strip()) for row in csv.DictReader(file)]
+        counts = {Path(name).as_posix(): int(count) for name, count in rows if count}
+    except (KeyError, ValueError, TypeError, AttributeError, csv.Error):
         raise AirsceneError(f"{table} must have the columns file and count, a number") from None
+    if counts and not 0 <= min(counts.values()) <= max(counts.values()) <= MOST_COUNT:
+        raise AirsceneError(f"{table} must have counts from 0 to {MOST_COUNT:,}")
+    return counts
 
 
 def pictures_of(files: list[Path]) -> Iterator[tuple[str, np.ndarray]]:
@@ -99,32 +112,43 @@ def _say_once(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _crops(request: Request, images: list[np.ndarray]) -> Scenes:
-    """Squares cut out at random. Few pictures are parted: their right fifth is held out."""
-    rng, side, share = request.rng(), request.data.tile, 0.8
-    large = [image for image in images if min(image.shape[:2]) >= side]
+def _crops(request: Request, path: Path) -> Scenes:
+    """Squares cut out at random. Few pictures are parted: the last fifth of each is held out."""
+    rng, side, model = request.rng(), request.data.tile, request.model
+    large, pixels = [], 0
+    for _, image in pictures_of(find_files([path])):
+        if min(image.shape[:2]) >= side and pixels < MOST_PIXELS:
+            large.append(np.round(255 * as_seen(image, model)).astype(np.uint8))
+            pixels += large[-1].size
     if not large:
         raise AirsceneError(f"no picture is as large as a tile of {side} pixels")
-    parted = len(large) < HELD_OUT
-    if parted:
-        cuts = [max(side, min(round(share * x.shape[1]), x.shape[1] - side)) for x in large]
-        parts = zip(large, cuts, strict=True)
-        mine = [x[:, cut:] if request.held_out else x[:, :cut] for x, cut in parts]
-        mine = [x for x in mine if x.shape[1] >= side] or large
+    if len(large) < HELD_OUT:
+        mine = [_part(x, side, request.held_out) for x in large if max(x.shape[:2]) >= 2 * side]
     else:
         mine = [x for i, x in enumerate(large) if (i % HELD_OUT == 0) == request.held_out]
-    mine = [np.round(255 * as_seen(image, request.model)).astype(np.uint8) for image in mine]
+    if not mine:
+        raise AirsceneError(
+            f"too few pictures to hold any out, and none is two tiles of {side} wide"
+        )
     area = np.array([(x.shape[0] - side + 1) * (x.shape[1] - side + 1) for x in mine], float)
     tiles = []
     for i in rng.choice(len(mine), request.scenes, p=area / area.sum()):
         top, left = rng.integers(np.array(mine[i].shape[:2]) - side + 1)
         tiles.append(mine[i][top : top + side, left : left + side])
-    return _scenes(tiles, request.model, np.full(len(tiles), UNKNOWN))
+    return _scenes(at_size(tiles, model), np.full(len(tiles), UNKNOWN))
 
 
-def _scenes(seen: list[np.ndarray], model: ModelConfig, counts: np.ndarray) -> Scenes:
-    boxes, labels = np.zeros((len(seen), 0, 4), int), np.zeros((len(seen), 0), int)
-    return Scenes(at_size(seen, model), counts, boxes, labels)
+def _part(image: np.ndarray, side: int, held_out: bool) -> np.ndarray:
+    """The first four fifths of a picture along its longer side, or the last, at least a tile."""
+    axis = int(image.shape[1] >= image.shape[0])
+    have = image.shape[axis]
+    cut = max(side, min(round(0.8 * have), have - side))
+    return np.split(image, [cut], axis=axis)[int(held_out)]
+
+
+def _scenes(images: np.ndarray, counts: np.ndarray) -> Scenes:
+    n = len(images)
+    return Scenes(images, counts, np.zeros((n, 0, 4), int), np.zeros((n, 0), int))
 
 
 def _key(path: Path, folder: Path) -> str:

@@ -19,7 +19,7 @@ class Scenes:
 
     images: UInt8[np.ndarray, "scenes height width channels"]
     counts: Int[np.ndarray, " scenes"]
-    """`UNKNOWN` in all scenes where one has it (pictures of one's own)."""
+    """`UNKNOWN` where nobody has counted (pictures of one's own)."""
     boxes: Int[np.ndarray, "scenes most 4"]
     """(x0, y0, x1, y1) in pixels, ends excluded."""
     labels: Int[np.ndarray, "scenes most"]
@@ -27,15 +27,24 @@ class Scenes:
     def __len__(self) -> int:
         return len(self.images)
 
+    def only(self, rows: Int[np.ndarray, " some"]) -> "Scenes":
+        """Some of the scenes."""
+        return Scenes(*(a[rows] for a in (self.images, self.counts, self.boxes, self.labels)))
+
+    @property
+    def known(self) -> Bool[np.ndarray, " scenes"]:
+        """Of which scenes the true count is known."""
+        return self.counts != UNKNOWN
+
     @property
     def counted(self) -> bool:
-        """Whether the true counts are known."""
-        return bool((self.counts != UNKNOWN).all())
+        """Whether any true counts are known."""
+        return bool(self.known.any())
 
     @property
     def boxed(self) -> bool:
         """Whether the true boxes are known."""
-        return self.counted and self.boxes.shape[1] >= int(self.counts.max(initial=0))
+        return bool(self.known.all()) and self.boxes.shape[1] >= int(self.counts.max(initial=0))
 
 
 def draw_counts(

@@ -220,7 +220,8 @@ class Solid(Served):
 def load_models(names: Sequence[str] = ()) -> dict[str, Served]:
     """The models to offer, by name: those given first, then those that come along."""
     rest = sorted(bundled(), key=lambda name: (name != "digits", name))
-    return {name: _served(name) for name in dict.fromkeys([*map(str, names), *rest])}
+    served = [_served(name) for name in dict.fromkeys([*map(str, names), *rest])]
+    return {model.name: model for model in served}
 
 
 def _served(source: str) -> Served:

@@ -89,11 +89,13 @@ def jobs(seeds: int, quick: bool = False) -> dict[str, InverseConfig]:
         "air": air,
         "score": replace(air, objective="score", batch=64),  # two samples of each image
         # Labels of a symmetrical thing are ambiguous: its sd must be free to say so.
-        "supervised": replace(air, objective="supervised", model=NetworkConfig(most_sd=2.0)),
+        "supervised": replace(
+            air, objective="supervised", model=NetworkConfig(most_sd=2.0, level=True)
+        ),
     }
     if not quick:
         return made
-    small = NetworkConfig(hidden=32)
+    small = NetworkConfig(hidden=32, level=True)
     return {
         name: replace(c, steps=20, eval_every=10, batch=4, scenes=100, model=small)
         for name, c in made.items()

@@ -16,7 +16,7 @@ class NetworkConfig:
     """Side in pixels of the image that the network sees."""
     channels: int = 3
     """1 for grey, 3 for colour."""
-    level: bool = True
+    level: bool = False
     """See through a change of brightness or contrast: images are compared with the usual one at its
     best fit. For pictures with a background of their own; not for things on plain black."""
     likelihood_size: int = 32
@@ -97,7 +97,7 @@ class InverseConfig:
     data_seed: int = 0
     """Seed of the scenes."""
 
-    model: NetworkConfig = field(default_factory=NetworkConfig)
+    model: NetworkConfig = field(default_factory=lambda: NetworkConfig(level=True))
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps", "seeds", "batch", "eval_every", "scenes")

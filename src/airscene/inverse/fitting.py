@@ -43,7 +43,7 @@ def invert(
     renderer = draw if isinstance(draw, Renderer) else _as_renderer(draw, problem)
     objective = "enumerate" if slots == 1 else "score"
     size, channels = renderer.size, renderer.channels
-    network = NetworkConfig(channels=channels, likelihood_size=size, level=False)
+    network = NetworkConfig(channels=channels, likelihood_size=size)
     start = InverseConfig(objective=objective, steps=3_000, batch=32, model=network)
     fixed = ("world", "renderer", "rays", "channels", "likelihood_size")
     config = configured(start, settings, fixed, by="renderer")

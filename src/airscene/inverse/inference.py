@@ -25,8 +25,8 @@ from airscene.renderers.host import draw
 OUTSIDE = 1.5
 """A parameter beyond so many times its limit in training is outside."""
 UNLIKE = 0.15
-"""Root mean square difference to the usual image beyond which an image is of another kind. Those of
-the table, with or without a thing, come to 0.03 to 0.08."""
+"""Root mean square difference to the usual image, at its best fit in brightness and contrast,
+beyond which an image is of another kind. Those of the table come to 0.07 at most."""
 
 
 @jax.jit
@@ -147,8 +147,12 @@ class InversePredictor:
 
     def _unlike(self, x: Float[np.ndarray, "side side channels"]) -> bool:
         """Whether an image is unlike all in training; where these share a background."""
-        gap = np.sqrt(np.mean((x - np.asarray(self.network.usual)) ** 2))
-        return self.network.config.level and bool(gap > UNLIKE)
+        if not self.network.config.level:
+            return False
+        usual, x = (a - a.mean(axis=(0, 1)) for a in (np.asarray(self.network.usual), x))
+        contrast = (usual * x).sum(axis=(0, 1)) / np.maximum((usual**2).sum(axis=(0, 1)), 1e-9)
+        gap = np.sqrt(np.mean((x - contrast * usual) ** 2))
+        return bool(gap > UNLIKE or np.any(contrast < 0.5) or np.any(contrast > 2))
 
     def infer_arrays(self, x: Float[np.ndarray, "batch side side channels"]) -> Any:
         """The compiled program alone: images of the network's size in, NumPy arrays out."""
