@@ -225,7 +225,7 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
         ("report {tmp}/none", "not a run folder"),
         ("infer nothing image.png", "no model 'nothing'"),
         ("infer digits {tmp}/file", "not an image"),
-        ("infer digits {tmp}", "not an image"),
+        ("infer digits {tmp}", "no images in"),
         ("models now", "takes no options"),
     ],
 )

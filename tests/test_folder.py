@@ -1,7 +1,9 @@
 """Pictures of one's own: the survey, folders, tiles."""
 
 import csv
+import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -248,8 +250,15 @@ def test_every_digit_of_a_large_picture_is_found_once():
 def test_the_command_counts_a_large_picture(tmp_path, capsys):
     Image.fromarray(large(7, 200).images[0, ..., 0]).save(tmp_path / "large.png")
     words = ["infer", "digits-difference", tmp_path / "large.png", "--tile"]
-    assert run(*words, "--overlay", tmp_path) == 0
+    before = (tmp_path / "large.png").read_bytes()
+    assert run(*words, "--overlay", tmp_path) == 2  # where the picture lies
+    assert "name another" in capsys.readouterr().err
+    assert run(*words, "--overlay", tmp_path / "seen") == 0
     assert json.loads(capsys.readouterr().out)["count"] == 7
+    assert (tmp_path / "large.png").read_bytes() == before
+    assert [path.name for path in (tmp_path / "seen").iterdir()] == ["large.png"]
+    assert run(*words[:-1]) == 0
+    assert "--tile works at full scale" in capsys.readouterr().err
     assert run(*words, "--tile-size", 1) == 2
     assert run("infer", "objects", tmp_path / "large.png", "--tile") == 2
 
@@ -293,3 +302,30 @@ def test_worked_example_writes_what_it_says(tmp_path, monkeypatch):
     assert image.dtype == np.uint16 and image.shape[0] in (64, 72)
     found = survey([read_images(tmp_path / name)[0] for name in sorted(counts)])
     assert found.level and not found.invert and 14 <= found.side <= 26
+
+
+def test_a_picture_of_another_kind_is_said(tmp_path, capsys):
+    Image.fromarray(255 - digits(1, counts=(2,)).images[0, ..., 0]).save(tmp_path / "ink.png")
+    assert run("infer", "digits", tmp_path / "ink.png", "--format", "csv") == 0
+    assert "a picture of another kind?" in capsys.readouterr().err
+
+
+def test_words_of_all_kinds(tmp_path, capsys, monkeypatch):
+    """A folder, a pattern without matches, standard input, a stack with a bad image in it."""
+    stack = np.zeros((3, 50, 50), np.float32)
+    stack[1, 0, 0] = np.nan
+    np.save(tmp_path / "stack.npy", stack)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(png(np.zeros((9, 9))))))
+    words = [tmp_path / "stack.npy", "-", tmp_path / "empty", tmp_path / "*.gif"]
+    assert run("infer", "digits", *words, "--format", "csv") == 2
+    said = capsys.readouterr()
+    names = [line.split(",")[0].rsplit("/", 1)[-1] for line in said.out.splitlines()]
+    assert names == ["file", "stack.npy#0", "stack.npy#2", "stdin"]
+    assert all(word in said.err for word in ("stack.npy#1", "no images in", "no file matches"))
+
+
+def png(array):
+    file = io.BytesIO()
+    Image.fromarray(array.astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()

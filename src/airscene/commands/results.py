@@ -22,7 +22,7 @@ def evaluate(argv: list[str]) -> int:
         model: Annotated[str, Positional]
         """Run folder, or the name of a model that comes along."""
         data: str | None = None
-        """Data set, or a folder of pictures; a counts.csv there (columns file and count) says how many
+        """Data set, or a folder of pictures; a counts.csv in it (columns file, count) says how many
         objects they have. Default: what the model was trained on."""
         counts: Counts | None = None
         """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
