@@ -411,7 +411,7 @@ class Stuck(Served):
         super().__init__("stuck")
         self.go, self.working = threading.Event(), threading.Semaphore(0)
 
-    def infer(self, image: np.ndarray, patches: bool) -> dict[str, Any]:
+    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
         self.working.release()
         assert self.go.wait(60)
         return {"count": 0}
@@ -470,6 +470,15 @@ def test_a_bug_of_ours_does_not_end_the_server(capfd: pytest.CaptureFixture[str]
         assert "a bug" not in answer.text
         assert "a bug" in capfd.readouterr().err
         assert api.get("/sample").status_code == 200
+
+
+def test_a_model_of_ink_on_paper_reads_pictures_and_drawings(two_digits: np.ndarray) -> None:
+    """What the page draws is light on black, whatever pictures the model takes."""
+    ink = airscene.Predictor(airscene.load("digits").air.changed(invert=True))
+    served = Flat("ink", ink)
+    drawn = two_digits.astype(np.float32) / 255
+    assert served.infer(1 - drawn, patches=False)["count"] == 2
+    assert served.infer(drawn, patches=False, seen=True)["count"] == 2
 
 
 # --- The command -----------------------------------------------------------------------------

@@ -99,7 +99,11 @@ class Scene:
         return len(self.objects)
 
     def render(self) -> Float[np.ndarray, "..."]:
-        """The scene drawn back as an image, (height, width) or (height, width, 3), in [0, 1]."""
+        """The scene drawn back as an image, (height, width) or (height, width, 3), in [0, 1].
+
+        Light on black, also where the model takes other pictures (its settings `invert`, `level`
+        and `contrast`): `Predictor.infer_seen` reads such images.
+        """
         canvas = np.zeros((self.height, self.width, self.channels), np.float32)
         for thing in self.objects:
             pose = attention.from_pixels(thing.where, self.height, self.width)

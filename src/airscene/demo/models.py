@@ -51,8 +51,8 @@ class Served(ABC):
         """What the page has to know of it."""
 
     @abstractmethod
-    def infer(self, image: np.ndarray, patches: bool) -> dict[str, Any]:
-        """What is in an image; with its pictures, if `patches`."""
+    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
+        """What is in an image; with its pictures, if `patches`; if `seen`, it is light on black."""
 
     @abstractmethod
     def render(self, values: Any) -> dict[str, Any]:
@@ -89,9 +89,10 @@ class Flat(Served):
             "description": text,
         }
 
-    def infer(self, image: np.ndarray, patches: bool) -> dict[str, Any]:
+    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
         """The scene's JSON, and with `patches` what each object draws, and all together."""
-        return self._answer(self.predictor.infer_batch([image])[0], patches)
+        infer = self.predictor.infer_seen if seen else self.predictor.infer_batch
+        return self._answer(infer([image])[0], patches)
 
     def render(self, values: Any) -> dict[str, Any]:
         """The picture of a scene, and each object's patch and box."""
@@ -162,7 +163,7 @@ class Solid(Served):
             "description": text,
         }
 
-    def infer(self, image: np.ndarray, patches: bool) -> dict[str, Any]:
+    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
         """The layout's JSON, and with `patches` the scene rendered again."""
         return self._answer(self.predictor.infer_batch([image])[0], patches)
 

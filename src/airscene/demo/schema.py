@@ -49,6 +49,7 @@ def _infer() -> dict[str, Any]:
     parameters = [
         *_common(),
         _query("invert", flag, "For dark objects on a light ground."),
+        _query("seen", flag, "The image is light on black, whatever pictures the model takes."),
         _query("preview", flag, "With `image`: what was read, at most 512 pixels a side."),
     ]
     binary = {"schema": {"type": "string", "format": "binary"}}

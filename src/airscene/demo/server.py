@@ -122,13 +122,14 @@ class Demo:
     async def infer(self, request: Request) -> Response:
         """What is in the image that is the body?"""
         model, kind = self._model(request), _content_type(request)
-        patches, shown, inverted = (_flag(request, f) for f in ("patches", "preview", "invert"))
+        names = ("patches", "preview", "invert", "seen")
+        patches, shown, inverted, seen = (_flag(request, name) for name in names)
 
         def work(body: bytes) -> dict[str, Any]:
             as_json = kind == "application/json"
             image = image_from_json(_json(body)) if as_json else read_image(body)
             image = 1 - image if inverted else image
-            answer = model.infer(image, patches)
+            answer = model.infer(image, patches, seen)
             return {**answer, "image": preview(image)} if shown else answer
 
         return JSONResponse(await self.desk(request, work))

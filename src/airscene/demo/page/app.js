@@ -83,7 +83,9 @@ let latest = null; // answer about the picture whose scene is not shown yet
 const look = newest(
   async ({ since, file }) => {
     const { model } = state;
-    const flags = { patches: 1, ...(file && { preview: 1, invert: Number($("invert").checked) }) };
+    // What the page or the model has drawn is light on black already, whatever the model takes.
+    const seen = Number(!file || file.seen === true);
+    const flags = { patches: 1, seen, ...(file && { preview: 1, invert: Number($("invert").checked) }) };
     const [blob, type] = file ? [file.blob, file.type] : [drawnBytes(), "application/x-npy"];
     let answer;
     try {
@@ -275,11 +277,11 @@ function clearPicture() {
 
 // --- Pictures from elsewhere -----------------------------------------------------------------
 
-function open(blob, name = "") {
+function open(blob, name = "", seen = false) {
   if (blob.size > MOST_BYTES) return say(`${name}: larger than 10 MB.`);
   const type = /^image\/[\w.+-]+$/.test(blob.type) ? blob.type : "application/octet-stream";
   state.truth = null;
-  return take({ blob, type, name });
+  return take({ blob, type, name, seen });
 }
 
 function take(file) {
@@ -651,7 +653,7 @@ async function inferScene() {
     objects: scene.objects.map(({ where, what }) => ({ where: where.map((v) => v * scale), what })),
   });
   $("invert").checked = false;
-  await open(pngOf(drawn.image));
+  await open(pngOf(drawn.image), "", true);
 }
 
 async function sampleScene() {
