@@ -179,7 +179,8 @@ def test_errors_say_what_is_wrong():
         DataConfig(counts=())
     with pytest.raises(AirsceneError, match="counts must be"):
         DataConfig(counts=(-1, 1))
-    assert all(dataset.channels == CHANNELS[name] for name, dataset in DATASETS.items())
+    channels = {name: dataset.channels for name, dataset in DATASETS.items()}
+    assert channels == {**CHANNELS, "folder": None}
 
 
 def test_mnist_scenes():

@@ -79,7 +79,7 @@ def test_fit_trains_on_an_array() -> None:
         blob[5 + i % 10 : 11 + i % 10, 8:14] = 1
     small = {"hidden": 16, "mlp": 16, "codes": 4, "window": 8, "batch": 8}
     model = airscene.fit(blobs, max_objects=2, object_size=10, steps=3, progress=False, **small)
-    assert model.config.size_mean == pytest.approx(15 / 24)
+    assert model.config.size_mean == pytest.approx(1.2 * 10 / 24)
     assert len(model.infer(blobs[:3])) == 3
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from airscene import training
-from airscene.config import configured
+from airscene.config import TrainConfig, configured
 from airscene.errors import AirsceneError
 from airscene.inference import Predictor, as_array, as_float_image, as_seen, at_size
 from airscene.survey import survey
@@ -35,11 +35,13 @@ def fit(
     pixels = as_uint8(images)
     if object_size is not None and not 0 < object_size <= min(pixels.shape[1:3]):
         raise AirsceneError(f"object_size must be a size in pixels within the image: {object_size}")
-    seen = survey(list(pixels))
-    seen = seen if object_size is None else replace(seen, side=float(object_size))
     known = {"steps": steps, "seeds": seeds, "seed": seed}
     known |= {} if max_objects is None else {"max_objects": max_objects}
-    config = configured(seen.config(tile=0), known | settings, ("channels",), by="images")
+    fixed = ("height", "width", "channels")
+    configured(TrainConfig(), known | settings, fixed, by="images")  # say at once what is wrong
+    seen = survey(list(pixels))
+    seen = seen if object_size is None else replace(seen, side=float(object_size))
+    config = configured(seen.config(tile=0), known | settings, fixed, by="images")
     pixels = at_size([as_seen(image, config.model) for image in pixels], config.model)
     held_out = np.arange(len(pixels)) % 10 == 0
     last = None

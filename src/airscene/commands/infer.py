@@ -198,7 +198,7 @@ class Work:
 
         image = as_float_image(image)
         if self.plain:
-            faint = max(float(image.max()), 1e-6) < 0.5  # 12 bits in 16, say
+            faint = 0 < image.max() < 0.5  # 12 bits in 16, say
             picture = figures.overlay(image / image.max() if faint else image, scene)
         else:
             picture = figures.beside(image, self.predictor.render(scene))
