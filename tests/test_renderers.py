@@ -227,7 +227,8 @@ ctypes.util.find_library, ctypes.CDLL.__init__ = find_library, open_library
 
 
 def test_no_opengl_is_a_line_that_names_the_package(monkeypatch, tmp_path):
-    pytest.importorskip("mujoco")
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("mujoco")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NO_LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import ndimage
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
@@ -39,8 +39,6 @@ COST = 11.0
 """An object costs its worth in nats divided by this: above the presets, against split objects."""
 SPECK = 0.15
 """Components below this share of a usual one's area are specks."""
-
-
 SURVEYED = (
     *("height", "width", "channels", "max_objects", "size_mean", "size_sd", "object_cost"),
     *("invert", "level", "contrast", "core", "patch", "tile"),
@@ -164,7 +162,7 @@ def survey(
     Of large ones, at the middle. `whole`: the shapes of the pictures, if only their middles are
     given.
     """
-    rows = np.unique(np.linspace(0, len(pictures) - 1, LOOKED_AT).astype(int))
+    rows = looked_at(len(pictures))
     images = [as_float_image(middle(np.asarray(pictures[i]))) for i in rows]
     invert = sum(map(_skew, images)) < 0
     shades = [_shade(1 - image if invert else image) for image in images]
@@ -193,6 +191,11 @@ def survey(
         counts=counts,
         weight=float(np.median(weights)),
     )
+
+
+def looked_at(total: int) -> Int[np.ndarray, " some"]:
+    """Which of so many pictures are looked at: spread evenly."""
+    return np.unique(np.linspace(0, total - 1, LOOKED_AT).astype(int))
 
 
 def components(
@@ -254,6 +257,6 @@ def _coloured(image: np.ndarray, brightest: float) -> bool:
 
 
 def middle(image: np.ndarray) -> np.ndarray:
-    """The middle of a large picture, a copy: enough to look at."""
+    """The middle of a large picture: enough to look at."""
     top, left = (max(0, (side - MIDDLE) // 2) for side in image.shape[:2])
-    return image[top : top + MIDDLE, left : left + MIDDLE].copy()
+    return image[top : top + MIDDLE, left : left + MIDDLE]

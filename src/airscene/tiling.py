@@ -6,6 +6,7 @@ its tile, or where another tile has found something already, is left out.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,6 @@ EDGE = 0.125
 """Centres nearer to their tile's edge than this share of its side are left to its neighbours."""
 SAME = 0.3
 """Boxes that share more than this part of the smaller one are of one object."""
-
-
 CUT = 0.5
 """Boxes nearer to their tile's edge than so many pixels are of objects that it cuts."""
 
@@ -146,4 +145,4 @@ def _shifted(thing: Object, x: int, y: int, width: int, height: int) -> Object:
     moved = thing.moved(x, y)
     x0, y0, x1, y1 = moved.box
     box = (x0, y0, min(x1, float(width)), min(y1, float(height)))
-    return Object(moved.presence, moved.where, moved.what, moved.patch, box)
+    return replace(moved, box=box)

@@ -39,8 +39,9 @@ def mnist_scenes(request: Request) -> Scenes:
 
 
 def _compose(request: Request, images: np.ndarray, labels: np.ndarray) -> Scenes:
+    data, model = request.data, request.model
     return compose(
-        images, labels, request.counts, request.scenes, request.height, request.width, request.rng()
+        images, labels, data.counts, data.scenes, model.height, model.width, request.rng()
     )
 
 

@@ -19,7 +19,7 @@ from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.errors import AirsceneError
 from airscene.images import find_files, named_images
 from airscene.inference import as_float_image, as_seen, at_size
-from airscene.survey import LOOKED_AT, Survey, middle, survey
+from airscene.survey import Survey, looked_at, middle, survey
 
 HELD_OUT = 10
 """One picture in so many is held out."""
@@ -33,10 +33,10 @@ LEAST = 10
 def look_at(path: Path) -> Survey:
     """Look at some of the pictures in a folder."""
     files = find_files([path])
-    rows = np.unique(np.linspace(0, len(files) - 1, LOOKED_AT).astype(int))
+    rows = looked_at(len(files))
     pictures, shapes = [], []
     for _, image in pictures_of([files[i] for i in rows]):
-        pictures.append(middle(image))
+        pictures.append(middle(image).copy())  # the rest need not stay in memory
         shapes.append(image.shape)
     if not pictures:
         raise AirsceneError(f"none of the files in {path} can be read")
@@ -132,7 +132,7 @@ def _crops(request: Request, path: Path) -> Scenes:
         )
     area = np.array([(x.shape[0] - side + 1) * (x.shape[1] - side + 1) for x in mine], float)
     tiles = []
-    for i in rng.choice(len(mine), request.scenes, p=area / area.sum()):
+    for i in rng.choice(len(mine), request.data.scenes, p=area / area.sum()):
         top, left = rng.integers(np.array(mine[i].shape[:2]) - side + 1)
         tiles.append(mine[i][top : top + side, left : left + side])
     return _scenes(at_size(tiles, model), np.full(len(tiles), UNKNOWN))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airscene.config import Counts, DataConfig, ModelConfig
+from airscene.config import DataConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -15,26 +15,6 @@ class Request:
     data: DataConfig
     model: ModelConfig
     """The size of the images, and how pictures are brought to it."""
-
-    @property
-    def counts(self) -> Counts:
-        """Objects per scene, one of these at random."""
-        return self.data.counts
-
-    @property
-    def scenes(self) -> int:
-        """How many scenes."""
-        return self.data.scenes
-
-    @property
-    def height(self) -> int:
-        """Of the images."""
-        return self.model.height
-
-    @property
-    def width(self) -> int:
-        """Of the images."""
-        return self.model.width
 
     def rng(self) -> np.random.Generator:
         """A generator that training and held-out requests of one seed do not share."""

@@ -12,17 +12,18 @@ NAMES = ("circle", "square", "diamond")  # red, green, blue: the label is the ch
 
 def sprite_scenes(request: Request) -> Scenes:
     """Sprites of intensity 1 anywhere in the image, added and clipped to [0, 1]."""
-    rng, height, width = request.rng(), request.height, request.width
+    rng, height, width = request.rng(), request.model.height, request.model.width
+    scenes = request.data.scenes
     if min(height, width) < 2 * RADII[1]:
         raise AirsceneError(f"a sprite does not fit into an image of {height}x{width} pixels")
-    counts, there = draw_counts(request.counts, request.scenes, rng)
+    counts, there = draw_counts(request.data.counts, scenes, rng)
     labels = rng.integers(len(NAMES), size=there.shape)
     radius = rng.uniform(*RADII, size=there.shape)
     x = rng.uniform(radius, width - radius)
     y = rng.uniform(radius, height - radius)
-    images = np.zeros((request.scenes, height, width, len(NAMES)), np.uint8)
+    images = np.zeros((scenes, height, width, len(NAMES)), np.uint8)
     boxes = np.full((*there.shape, 4), -1)
-    for start in range(0, request.scenes, CHUNK):
+    for start in range(0, scenes, CHUNK):
         part = slice(start, start + CHUNK)
         for slot in range(there.shape[1]):
             choose = (part, slot)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from airscene import checkpoint
 from airscene.errors import AirsceneError
 from airscene.inference import BATCHES, Frame, as_float_image, as_list
-from airscene.inverse.model import InverseNetwork
+from airscene.inverse.model import InverseNetwork, levelled
 from airscene.inverse.problem import Problem
 from airscene.renderers import Renderer, Slots, box_average
 from airscene.renderers.host import draw
@@ -149,9 +149,8 @@ class InversePredictor:
         """Whether an image is unlike all in training; where these share a background."""
         if not self.network.config.level:
             return False
-        usual, x = (a - a.mean(axis=(0, 1)) for a in (np.asarray(self.network.usual), x))
-        contrast = (usual * x).sum(axis=(0, 1)) / np.maximum((usual**2).sum(axis=(0, 1)), 1e-9)
-        gap = np.sqrt(np.mean((x - contrast * usual) ** 2))
+        unusual, contrast = levelled(x, np.asarray(self.network.usual))
+        gap = np.sqrt(np.mean(unusual**2))
         return bool(gap > UNLIKE or np.any(contrast < 0.5) or np.any(contrast > 2))
 
     def infer_arrays(self, x: Float[np.ndarray, "batch side side channels"]) -> Any:

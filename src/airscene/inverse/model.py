@@ -70,11 +70,7 @@ class InverseNetwork(eqx.Module):
         Without the fit, a picture half a grey level darker than those in training is misread.
         """
         usual = jax.lax.stop_gradient(self.usual)
-        if not self.config.level:
-            return x - usual
-        usual, x = (a - jnp.mean(a, axis=(0, 1)) for a in (usual, x))
-        contrast = jnp.sum(usual * x, axis=(0, 1)) / (jnp.sum(usual**2, axis=(0, 1)) + 1e-3)
-        return x - contrast * usual
+        return levelled(x, usual)[0] if self.config.level else x - usual
 
     def start(self) -> tuple[Float[Array, " hidden"], Float[Array, " z"]]:
         """H and z before the first step."""
@@ -124,6 +120,16 @@ class InverseNetwork(eqx.Module):
             found.append((there, kind, self.pose(omega.where.mean), omega))
         *slots, omegas = stacked(found)
         return Slots(*slots), omegas
+
+
+def levelled(x: Any, usual: Any) -> tuple[Any, Any]:
+    """What the usual image leaves of `x` at its best fit, and the contrast of each channel.
+
+    Arrays of JAX or NumPy.
+    """
+    usual, x = (a - a.mean(axis=(0, 1)) for a in (usual, x))
+    contrast = (usual * x).sum(axis=(0, 1)) / ((usual**2).sum(axis=(0, 1)) + 1e-3)
+    return x - contrast * usual, contrast
 
 
 def stacked(slots: list[Any]) -> Any:
