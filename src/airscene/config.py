@@ -202,6 +202,12 @@ class TrainConfig:
     scale_signal: bool = True
     """nvil: centre and scale the learning signal by its running moments."""
 
+    labels: float = 0.0
+    """Share of the training images whose true counts (and boxes, where known) may be used, e.g.
+    0.01; 0 trains without labels."""
+    label_weight: float = 10.0
+    """With labels: how much a labelled image's count weighs, in nats of its ELBO."""
+
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
 
@@ -215,6 +221,10 @@ class TrainConfig:
         m, watched = self.model, self.data.watch_counts
         fits = m.count_prior != "table" or max((*watched, 0)) <= m.max_objects
         require(fits or not m.counts_objects, "the count-table has no weight for the watch-counts")
+        require(0 <= self.labels <= 1, f"labels must be a share from 0 to 1, not {self.labels}")
+        require_positive(self, "label_weight")
+        countable = not self.labels or m.counts_objects
+        require(countable, "the whole core has no count to learn from labels")
         vimco = self.estimator != "vimco" or self.samples >= 2
         require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
 

@@ -16,6 +16,7 @@ from airscene import training
 from airscene.config import ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.inverse.config import InverseConfig
+from airscene.labels import Labels, choose
 
 LOOK_SCENES = 1_000  # held-out scenes that training looks at (seed 0)
 
@@ -77,6 +78,7 @@ class Counting:
         self.shown: Scenes | None = None
         self.held_out: Scenes | None = None
         self.watched: Scenes | None = None
+        self.labels: Labels | None = None
 
     def skeleton(self) -> Any:
         """The shapes of the training state."""
@@ -88,13 +90,14 @@ class Counting:
         self.shown = make_scenes(c.data, c.model, held_out=False)
         self.held_out = self._others()
         self.watched = self._others(watch) if watch else None
+        self.labels = choose(c, self.shown)
 
     def train(self, state: Any) -> Iterator[training.Progress]:
         """Train on the scenes."""
         assert self.shown is not None and self.held_out is not None
         others = None if self.watched is None else self.watched.images
         yield from training.train(
-            self.config, self.shown.images, self.held_out.images, state, others
+            self.config, self.shown.images, self.held_out.images, state, others, self.labels
         )
 
     def row(self, progress: training.Progress, seconds: float) -> Row:

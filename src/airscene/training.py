@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree, UInt8
 
 from airscene.config import TrainConfig
 from airscene.estimators import Estimator, make_estimator
+from airscene.labels import Labels, label_loss
 from airscene.model import AIR
 from airscene.priors import log_count_posterior, present
 
@@ -88,7 +89,9 @@ def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array,
     return jnp.asarray(config.count_temperature) ** left
 
 
-def train_step(config: TrainConfig, state: TrainState, images: Images) -> tuple[TrainState, Array]:
+def train_step(
+    config: TrainConfig, state: TrainState, images: Images, labels: Labels | None = None
+) -> tuple[TrainState, Array]:
     """One step of one seed: draw a minibatch, estimate the gradient, move."""
     key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
     key_batch, key_loss = jax.random.split(key)
@@ -97,7 +100,10 @@ def train_step(config: TrainConfig, state: TrainState, images: Images) -> tuple[
 
     def loss(learner):
         model, estimator = learner
-        return estimator(model, x, key_loss, count_temperature(config, state.step))
+        value, aux = estimator(model, x, key_loss, count_temperature(config, state.step))
+        if labels is not None:
+            value += label_loss(config, model, images, labels, jax.random.fold_in(key_loss, 1))
+        return value, aux
 
     learner: Any = (state.model, state.estimator)
     gradient, aux = jax.grad(loss, has_aux=True)(learner)
@@ -108,12 +114,16 @@ def train_step(config: TrainConfig, state: TrainState, images: Images) -> tuple[
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def train_chunk(
-    config: TrainConfig, length: int, state: TrainState, images: Images
+    config: TrainConfig,
+    length: int,
+    state: TrainState,
+    images: Images,
+    labels: Labels | None = None,
 ) -> tuple[TrainState, Float[Array, " seeds"]]:
     """`length` steps of every seed in one compiled program; the mean ELBO of each seed."""
 
     def body(state, _):
-        return jax.vmap(lambda one: train_step(config, one, images))(state)
+        return jax.vmap(lambda one: train_step(config, one, images, labels))(state)
 
     state, elbo = jax.lax.scan(body, state, length=length)
     return state, jnp.mean(elbo, axis=0)
@@ -217,15 +227,17 @@ def train(
     held_out: UInt8[np.ndarray, "others height width channels"],
     state: TrainState | None = None,
     watched: UInt8[np.ndarray, "more height width channels"] | None = None,
+    labels: Labels | None = None,
 ) -> Iterator[Progress]:
     """Train from the start, or from `state`, and say how it goes after every chunk of steps.
 
-    `watched` are scenes to follow beside `held_out`, with counts that training may not show.
+    `watched` are scenes to follow beside `held_out`, with counts that training may not show;
+    `labels` what is known of some of the images.
     """
     current = start(config) if state is None else state
     scenes, others = jnp.asarray(images), jnp.asarray(held_out)
     for length, step, due in chunks(config, int(current.step[0]), CHUNK):
-        current, _ = train_chunk(config, length, current, scenes)
+        current, _ = train_chunk(config, length, current, scenes, labels)
         jax.block_until_ready(current.step)
         looks = [None, None]
         if due:

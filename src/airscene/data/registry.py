@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from airscene.config import Counts, DataConfig, ModelConfig
-from airscene.data.digits import digit_scenes, digits_place, mnist_place, mnist_scenes
+from airscene.data.digits import MNIST, digit_scenes, digits_place, mnist_scenes
 from airscene.data.folder import folder_scenes
+from airscene.data.omniglot import OMNIGLOT, omniglot_scenes
 from airscene.data.request import Request
 from airscene.data.scenes import Scenes
 from airscene.data.sprites import sprite_scenes
@@ -38,7 +39,7 @@ DATASETS = {
         mnist_scenes,
         channels=1,
         description="all 70,000 MNIST digits, downloaded once (11 MB)",
-        where=mnist_place,
+        where=MNIST.place,
         held_out="of MNIST's test digits",
     ),
     "sprites": Dataset(
@@ -47,6 +48,13 @@ DATASETS = {
         description="red circles, green squares, blue diamonds; generated",
         where=lambda: "(nothing to store)",
         held_out="generated anew",
+    ),
+    "omniglot": Dataset(
+        omniglot_scenes,
+        channels=1,
+        description="32,460 characters of 50 alphabets, downloaded once (14 MB)",
+        where=OMNIGLOT.place,
+        held_out="of alphabets that training never sees",
     ),
     "folder": Dataset(
         folder_scenes,

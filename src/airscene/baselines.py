@@ -1,0 +1,208 @@
+"""What AIR's codes are compared with (appendix E): a CNN, a convolutional auto-encoder, classifiers.
+
+All of them are trained by `fit`, a compiled loop of AdamW with a cosine to zero. Their leaves are
+arrays, so that `jax.vmap` trains many at once.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key, UInt8
+
+CLASSES = 19
+"""Sums of two digits; the order of two digits uses the first two."""
+UNITS = 512
+LEARNING_RATE = 1e-3
+WARMUP = 200
+"""Steps over which the learning rate rises: without, the auto-encoder's units die at once."""
+
+
+class Settings(NamedTuple):
+    """What is chosen on a validation split."""
+
+    decay: float | Float[Array, "*many"]
+    """AdamW's weight decay."""
+    dropout: float | Float[Array, "*many"]
+    """The share of hidden units that each step leaves out."""
+
+
+class CodeClassifier(eqx.Module):
+    """Four layers of 512 units on a code; the same for every kind of code."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+
+    def __init__(self, inputs: int, key: Key[Array, ""]):
+        sizes = (inputs, UNITS, UNITS, UNITS, UNITS, CLASSES)
+        keys = jax.random.split(key, len(sizes) - 1)
+        pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
+        self.layers = tuple(_rectified(a, b, key=k) for a, b, k in pairs)
+
+    def __call__(
+        self, x: Float[Array, " inputs"], dropout: Any, key: Key[Array, ""]
+    ) -> Float[Array, " classes"]:
+        """Logits of the classes."""
+        for layer, one in zip(self.layers[:-1], jax.random.split(key, 4), strict=True):
+            x = _drop(jax.nn.relu(layer(x)), dropout, one)
+        return self.layers[-1](x)
+
+
+class Filters(eqx.Module):
+    """A convolution that keeps the image's size."""
+
+    weight: Float[Array, "size size inputs outputs"]
+    bias: Float[Array, " outputs"]
+
+    def __init__(self, size: int, inputs: int, outputs: int, key: Key[Array, ""]):
+        scale = jnp.sqrt(2 / (size * size * inputs))
+        self.weight = scale * jax.random.normal(key, (size, size, inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(
+        self, x: Float[Array, "height width inputs"]
+    ) -> Float[Array, "height width outputs"]:
+        """The features of every pixel."""
+        kinds = ("NHWC", "HWIO", "NHWC")
+        call = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": kinds}
+        return jax.lax.conv_general_dilated(x[None], self.weight, **call)[0] + self.bias
+
+
+class PixelClassifier(eqx.Module):
+    """The CNN: 64 filters of 5x5 three times, each with 2x2 max-pooling, then 512 units."""
+
+    filters: tuple[Filters, ...]
+    hidden: eqx.nn.Linear
+    output: eqx.nn.Linear
+
+    def __init__(self, side: int, filters: int, key: Key[Array, ""]):
+        keys, f = jax.random.split(key, 5), filters
+        self.filters = tuple(Filters(5, i, f, k) for i, k in zip((1, f, f), keys, strict=False))
+        self.hidden = _rectified((side // 8) ** 2 * f, UNITS, key=keys[3])
+        self.output = _rectified(UNITS, CLASSES, key=keys[4])
+
+    def __call__(
+        self, x: Float[Array, "side side 1"], dropout: Any, key: Key[Array, ""]
+    ) -> Float[Array, " classes"]:
+        """Logits of the classes."""
+        x = as_float(x)
+        for layer in self.filters:
+            x = _pool(jax.nn.relu(layer(x)))
+        return self.output(_drop(jax.nn.relu(self.hidden(x.ravel())), dropout, key))
+
+
+class AutoEncoder(eqx.Module):
+    """The CAE: 64 filters of 6x6 three times with 2x2 max-pooling; the same back, enlarging."""
+
+    down: tuple[Filters, ...]
+    up: tuple[Filters, ...]
+
+    def __init__(self, filters: int, key: Key[Array, ""]):
+        keys, f = jax.random.split(key, 6), filters
+        self.down = tuple(Filters(6, i, f, k) for i, k in zip((1, f, f), keys, strict=False))
+        self.up = tuple(Filters(6, f, o, k) for o, k in zip((f, f, 1), keys[3:], strict=True))
+
+    def encode(self, x: Float[Array, "side side 1"]) -> Float[Array, "small small filters"]:
+        """The code: what is left after three times of pooling."""
+        for layer in self.down:
+            x = _pool(jax.nn.relu(layer(x)))
+        return x
+
+    def decode(
+        self, code: Float[Array, "small small filters"], side: int
+    ) -> Float[Array, "side side 1"]:
+        """The picture of a code."""
+        y = code
+        for layer, larger in zip(self.up, (side // 4, side // 2, side), strict=True):
+            y = jax.image.resize(jax.nn.relu(y), (larger, larger, y.shape[2]), "nearest")
+            y = layer(y)
+        return jax.nn.sigmoid(y - 2)  # black to begin with
+
+
+def classification(
+    network: Any, x: Float[Array, "..."], y: Int[Array, ""], dropout: Any, key: Key[Array, ""]
+) -> Float[Array, ""]:
+    """The loss of a classifier: cross-entropy."""
+    return optax.softmax_cross_entropy_with_integer_labels(network(x, dropout, key), y)
+
+
+def reconstruction(
+    network: AutoEncoder, x: Float[Array, "side side 1"], y: Any, dropout: Any, key: Any
+) -> Float[Array, ""]:
+    """The loss of the auto-encoder: squared error."""
+    return jnp.sum((as_float(x) - network.decode(network.encode(as_float(x)), x.shape[0])) ** 2)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def fit(
+    loss: Callable[..., Float[Array, ""]],
+    batch: int,
+    network: Any,
+    x: Float[Array, "rows *shape"] | UInt8[Array, "rows *shape"],
+    y: Int[Array, " rows"],
+    rows: Int[Array, " shown"],
+    labels: Int[Array, ""] | int,
+    steps: Int[Array, ""] | int,
+    settings: Settings,
+    key: Key[Array, ""],
+) -> Any:
+    """`network` after training on the first `labels` of `rows`.
+
+    How many labels and steps there are is not compiled in: one program serves all.
+    """
+    optimiser = optax.scale_by_adam()
+
+    def step(t, carry):
+        network, moments = carry
+        keys = jax.random.split(jax.random.fold_in(key, t), batch + 1)
+        mine = rows[jax.random.randint(keys[0], (batch,), 0, labels)]
+
+        def mean_loss(network):
+            each = jax.vmap(loss, (None, 0, 0, None, 0))
+            return jnp.mean(each(network, x[mine], y[mine], settings.dropout, keys[1:]))
+
+        updates, moments = optimiser.update(jax.grad(mean_loss)(network), moments)
+        rate = LEARNING_RATE * jnp.minimum(t / WARMUP, (1 + jnp.cos(jnp.pi * t / steps)) / 2)
+        moved = jax.tree.map(lambda w, u: w - rate * (u + settings.decay * w), network, updates)
+        return moved, moments
+
+    return jax.lax.fori_loop(0, steps, step, (network, optimiser.init(network)))[0]
+
+
+@jax.jit
+def accuracy(
+    network: Any, x: Float[Array, "rows *shape"] | UInt8[Array, "rows *shape"], y: Int[Array, " rows"]
+) -> Float[Array, ""]:
+    """The share of rows that a classifier gets right."""
+
+    def right(row):
+        logits = network(row[0], 0.0, jax.random.key(0))
+        return jnp.argmax(logits) == row[1]
+
+    return jnp.mean(jax.lax.map(right, (x, y), batch_size=500))
+
+
+def as_float(x: Array) -> Float[Array, "*shape"]:
+    """Intensities between 0 and 1; what is a float already stays as it is."""
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
+
+
+def _drop(x: Float[Array, " units"], share: Any, key: Key[Array, ""]) -> Float[Array, " units"]:
+    kept = jax.random.uniform(key, x.shape) >= share
+    return jnp.where(kept, x / (1 - share), 0.0)
+
+
+def _rectified(inputs: int, outputs: int, key: Key[Array, ""]) -> eqx.nn.Linear:
+    """A layer that keeps the scale of what goes through rectified units (He et al. 2015)."""
+    layer = eqx.nn.Linear(inputs, outputs, key=key)
+    weight = jax.random.normal(key, (outputs, inputs)) * jnp.sqrt(2 / inputs)
+    return eqx.tree_at(lambda l: (l.weight, l.bias), layer, (weight, jnp.zeros(outputs)))
+
+
+def _pool(x: Float[Array, "h w c"]) -> Float[Array, "hh ww c"]:
+    """The largest of each 2x2; an odd last row or column is left out."""
+    h, w, c = x.shape[0] // 2, x.shape[1] // 2, x.shape[2]
+    return jnp.max(x[: 2 * h, : 2 * w].reshape(h, 2, w, 2, c), axis=(1, 3))

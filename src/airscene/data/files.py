@@ -1,0 +1,70 @@
+"""Files that do not come along: from the folder that `AIRSCENE_DATA` names, or downloaded once.
+
+A file is used only if its checksum is one of those known.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from airscene.errors import AirsceneError
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of one data set."""
+
+    name: str
+    """Of the data set, for people."""
+    folder: str
+    """Within AIRSCENE_DATA, and within the cache."""
+    url: str
+    checksums: dict[str, tuple[str, ...]]
+    """By the file's name: `algorithm:digest` of the file that is downloaded first, then of others
+    that are as good."""
+
+    def place(self) -> str:
+        """Where the files lie, or will."""
+        given = os.environ.get("AIRSCENE_DATA")
+        if given:
+            return f"{Path(given) / self.folder} (AIRSCENE_DATA)"
+        return f"{self._cache()} (downloaded)"
+
+    def fetch(self, file: str) -> Path:
+        """The file, from `AIRSCENE_DATA` if that is set, or downloaded."""
+        given = os.environ.get("AIRSCENE_DATA")
+        if not given:
+            return self._download(file)
+        path = Path(given) / self.folder / file
+        if not path.is_file():
+            raise AirsceneError(f"AIRSCENE_DATA has no file {path}")
+        if not any(_matches(path, checksum) for checksum in self.checksums[file]):
+            raise AirsceneError(
+                f"{path} is not the {self.name} file it should be (its checksum differs)"
+            )
+        return path
+
+    def _cache(self) -> Path:
+        import pooch
+
+        return Path(pooch.os_cache("airscene")) / self.folder
+
+    def _download(self, file: str) -> Path:
+        import pooch
+
+        try:
+            checksum = self.checksums[file][0]
+            return Path(pooch.retrieve(self.url + file, checksum, file, self._cache()))
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise AirsceneError(
+                f"cannot download {self.name} ({reason}); or put its files into a folder "
+                f"`{self.folder}` and set AIRSCENE_DATA to the folder around it"
+            ) from None
+
+
+def _matches(path: Path, checksum: str) -> bool:
+    algorithm, digest = checksum.split(":")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest() == digest

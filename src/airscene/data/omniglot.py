@@ -1,0 +1,112 @@
+"""Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, one character an image.
+
+The drawings of eight alphabets also come as pen strokes. These alphabets are held out, so that what
+a model infers can be compared with how a character was really drawn.
+"""
+
+import io
+import zipfile
+from functools import cache
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from PIL import Image
+
+from airscene.data.files import Source
+from airscene.data.request import Request
+from airscene.data.scenes import UNKNOWN, Scenes
+from airscene.errors import AirsceneError
+
+OMNIGLOT = Source(
+    "Omniglot",
+    "omniglot",
+    "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",
+    {  # of the images: as first published, then the same pictures packed again
+        "images_background.zip": (
+            "md5:68d2efa1b9178cc56df9314c21c6e718",
+            "sha256:12f28f39d6d0baaa9b94998e145067e51cc8bdac385d5b3c8994ade9a99f11a2",
+        ),
+        "images_evaluation.zip": (
+            "md5:6b91aef0f799c5bb55b94e3f2daec811",
+            "sha256:7fd4f63de21cc4a4e0abb7d2f4b8d5491637b42651c1817c538392ae00186206",
+        ),
+        "strokes_background_small1.zip": (
+            "sha256:8cb3960fb6cf4ccf5f064ad83169f828c36c36782a0f6e7faacb7ecfae4468a2",
+        ),
+        "strokes_background_small2.zip": (
+            "sha256:345bf2141efbea062833dbb2828abbc23d9e07825e46f2afdd4daecddfed6e78",
+        ),
+    },
+)
+HELD_OUT = {
+    "small1": ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin"),
+    "small2": ("Japanese_(katakana)", "Sanskrit", "Tagalog"),
+}
+"""Alphabets with strokes, by the file that has them (Greek and Latin are in both)."""
+
+
+def omniglot_scenes(request: Request) -> Scenes:
+    """Characters of the training or of the held-out alphabets. How many parts one has, none knows.
+
+    Nothing is composed: at most as many scenes as there are drawings, in a random order.
+    """
+    drawings, names = _drawings(request.model.height, request.model.width)
+    rows = np.flatnonzero(_held_out(names) == request.held_out)
+    rows = request.rng().permutation(rows)[: request.data.scenes]
+    n = len(rows)
+    return Scenes(
+        drawings[rows],
+        np.full(n, UNKNOWN),
+        np.zeros((n, 0, 4), int),
+        np.zeros((n, 0), int),
+    )
+
+
+def drawn_strokes(
+    height: int, width: int, split: str
+) -> tuple[
+    UInt8[np.ndarray, "drawings height width 1"], Int[np.ndarray, " drawings"], list[str]
+]:
+    """Every drawing of a split's alphabets, how many pen strokes it took, and its character."""
+    strokes = _strokes(split)
+    drawings, names = _drawings(height, width)
+    rows = [i for i, name in enumerate(names) if name in strokes]
+    counts = np.array([strokes[names[i]] for i in rows])
+    return drawings[rows], counts, [names[i].rsplit("/", 1)[0] for i in rows]
+
+
+def _held_out(names: list[str]) -> np.ndarray:
+    held_out = {alphabet for alphabets in HELD_OUT.values() for alphabet in alphabets}
+    return np.array([name.split("/")[0] in held_out for name in names])
+
+
+@cache
+def _drawings(height: int, width: int) -> tuple[np.ndarray, list[str]]:
+    """All drawings, light on black, and their names: `Greek/character01/0394_01`."""
+    if height != width:
+        raise AirsceneError(f"a character is square, not {height}x{width} pixels")
+    pictures, names = [], []
+    for file in ("images_background.zip", "images_evaluation.zip"):
+        with zipfile.ZipFile(OMNIGLOT.fetch(file)) as packed:
+            for member in sorted(m for m in packed.namelist() if m.endswith(".png")):
+                with Image.open(io.BytesIO(packed.read(member))) as picture:
+                    small = picture.convert("L").resize((width, height), Image.Resampling.BOX)
+                pictures.append(255 - np.asarray(small))
+                names.append(member.split("/", 1)[1].removesuffix(".png"))
+    return np.stack(pictures)[..., None], names
+
+
+@cache
+def _strokes(split: str) -> dict[str, int]:
+    """How many pen strokes each drawing of a split's own alphabets took, by its name."""
+    counts = {}
+    with zipfile.ZipFile(OMNIGLOT.fetch(f"strokes_background_{split}.zip")) as packed:
+        for member in packed.namelist():
+            parts = member.split("/")
+            if parts[0] == "__MACOSX" or not member.endswith(".txt"):
+                continue
+            if parts[1] in HELD_OUT[split]:
+                text = packed.read(member).decode()
+                name = "/".join(parts[1:]).removesuffix(".txt")
+                counts[name] = text.splitlines().count("BREAK")
+    return counts

@@ -1,0 +1,341 @@
+"""Representational power (figure 5, appendix E): what can be learned from a few labels, from codes.
+
+Models trained without labels on 0 to 2 digits describe new images of two digits. Small classifiers
+learn from these codes the sum of the digits, and whether they ascend from left to right; a CNN
+learns the same from pixels.
+"""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from airscene import checkpoint, figures
+from airscene.baselines import (
+    AutoEncoder,
+    CodeClassifier,
+    PixelClassifier,
+    Settings,
+    accuracy,
+    as_float,
+    classification,
+    fit,
+    reconstruction,
+)
+from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
+from airscene.data import Scenes, make_scenes
+from airscene.data.digits import HELD_OUT, embedded_digits, mnist
+from airscene.data.scenes import compose
+from airscene.experiments.page import Page
+from airscene.experiments.tables import Row, csv_text, spread
+from airscene.inference import Predictor, load
+from airscene.presets import preset
+from airscene.progress import train_once
+from airscene.runs import Run
+from airscene.training import pick
+
+METHODS = {"air": "AIR", "cnn": "CNN", "cae": "CAE", "draw": "DRAW"}
+TASKS = {"sum": "Sum of two digits", "order": "Do they ascend?"}
+SETTINGS = [Settings(d, p) for d in (0.0, 0.1) for p in (0.0, 0.5)]
+"""Each method has the choice between these, by its accuracy on the validation split."""
+VALIDATION = 6
+"""One training digit in so many is in validation scenes only."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large all of it is."""
+
+    dataset: str = "mnist"
+    labels: tuple[int, ...] = (100, 300, 1_000, 3_000, 10_000, 40_000)
+    validation: int = 4_000
+    test: int = 10_000
+    cae_steps: int = 10_000
+    most_steps: int = 6_000
+    """Of a classifier with the most labels; fewer with fewer."""
+    batch: int = 128
+    filters: int = 64
+    """Of the CNN and of the auto-encoder."""
+
+
+FULL = Size()
+QUICK = Size(
+    "digits",
+    (100, 1_000),
+    validation=300,
+    test=500,
+    cae_steps=40,
+    most_steps=100,
+    batch=32,
+    filters=4,
+)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Images of two digits, and the answers."""
+
+    scenes: Scenes
+
+    @property
+    def images(self) -> np.ndarray:
+        """The pixels."""
+        return self.scenes.images
+
+    def answers(self, task: str) -> np.ndarray:
+        """The sum; or 1 where the left digit (by its centre) is smaller than the right one."""
+        labels = self.scenes.labels
+        if task == "sum":
+            return labels.sum(axis=1)
+        centres = self.scenes.boxes[..., 0] + self.scenes.boxes[..., 2]
+        first = np.where(centres[:, 0] <= centres[:, 1], 0, 1)
+        rows = np.arange(len(labels))
+        return (labels[rows, first] < labels[rows, 1 - first]).astype(int)
+
+
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
+    """Train what is not yet trained, classify, and draw; None if stopped."""
+    size, seeds = (QUICK, 1) if quick else (FULL, seeds)
+    for name, config in jobs(seeds, quick).items():
+        console.print(METHODS[name], style="bold")
+        if not train_once(out / name, "mnist", config, console):
+            return None
+    with console.status("training the convolutional auto-encoder"):
+        cae = auto_encoders(out / "cae.safetensors", size, seeds)
+    sets = collections(size)
+    rows = []
+    for method in METHODS:
+        with console.status(f"classifying: {METHODS[method]}"):
+            rows += _measured(out, method, cae, sets, size, seeds, quick)
+    checkpoint.write_text(out / "accuracy.csv", csv_text(rows))
+    with console.status("measuring reconstructions"):
+        errors = reconstruction_errors(out, cae, size, seeds, quick)
+    checkpoint.write_text(out / "reconstructions.csv", csv_text(errors))
+    return page(rows, errors, sets[0])
+
+
+def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
+    """The run folders: AIR (quick: the bundled one is taken), and DRAW."""
+    draw = replace(preset("draw"), data=DataConfig(dataset="mnist"), seeds=seeds)
+    if quick:
+        tiny = replace(draw.model, codes=8, draw_steps=2, draw_hidden=16, draw_window=8)
+        few = DataConfig(dataset="digits", scenes=500)
+        return {"draw": replace(draw, steps=20, eval_every=20, batch=8, model=tiny, data=few)}
+    air = TrainConfig(
+        steps=20_000,
+        eval_every=1_000,
+        seeds=seeds,
+        model=ModelConfig(mlp=400),
+        data=DataConfig(dataset="mnist"),
+    )
+    return {"air": air, "draw": replace(draw, steps=10_000, eval_every=1_000)}
+
+
+# --- Images and codes ------------------------------------------------------------------------
+
+
+def collections(size: Size) -> tuple[Collection, Collection, Collection]:
+    """Images of two digits to learn from, to choose settings by, and to test with.
+
+    No digit is in two of them.
+    """
+    if size.dataset == "mnist":
+        (images, labels), test = mnist("train"), mnist("t10k")
+    else:
+        images, labels = embedded_digits()
+        held_out = np.arange(len(images)) % HELD_OUT == 0
+        test = images[held_out], labels[held_out]
+        images, labels = images[~held_out], labels[~held_out]
+    spare = np.arange(len(images)) % VALIDATION == 0
+    parts = ((images[~spare], labels[~spare]), (images[spare], labels[spare]), test)
+    sizes = (max(size.labels), size.validation, size.test)
+    made = [
+        Collection(compose(*glyphs, (2,), n, 50, 50, np.random.default_rng([2, i])))
+        for i, (glyphs, n) in enumerate(zip(parts, sizes, strict=True))
+    ]
+    return made[0], made[1], made[2]
+
+
+def air_codes(predictor: Predictor, images: np.ndarray) -> np.ndarray:
+    """The scene as numbers: for each step whether there is an object, its place, its code.
+
+    Everything at its mean, and zero for steps that found nothing.
+    """
+    found = predictor.infer_arrays(np.asarray(as_float(jnp.asarray(images))))
+    count = np.argmax(found.log_q, axis=1)
+    there = (np.arange(found.pose.shape[1]) < count[:, None])[..., None]
+    steps = np.concatenate([np.ones_like(there), found.pose, found.z_what], axis=-1)
+    return (there * steps).reshape(len(images), -1).astype(np.float32)
+
+
+@jax.jit
+def cae_codes(network: AutoEncoder, images: Any) -> Any:
+    """The auto-encoder's code, as one vector."""
+    encode = lambda x: network.encode(as_float(x)).ravel()  # noqa: E731
+    return jax.lax.map(encode, images, batch_size=500)
+
+
+def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
+    """The convolutional auto-encoder of every seed, trained on 0 to 2 digits, now or before."""
+    keys = jax.random.split(jax.random.key(0), seeds)
+    start = jax.vmap(lambda key: AutoEncoder(size.filters, key))(keys)
+    if path.is_file():
+        return checkpoint.load_state(path, start)
+    data = DataConfig(dataset=size.dataset, scenes=60_000 if size == FULL else 500)
+    images = jnp.asarray(make_scenes(data, ModelConfig(), held_out=False).images)
+    rows, none = jnp.arange(len(images)), jnp.zeros(len(images), int)
+    call = (images, none, rows, len(rows), size.cae_steps, Settings(0.0, 0.0))
+    trained = [fit(reconstruction, size.batch, pick(start, i), *call, keys[i]) for i in range(seeds)]
+    stack = jax.tree.map(lambda *a: jnp.stack(a), *trained)
+    checkpoint.save_state(path, stack)
+    return stack
+
+
+def standardised(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
+    """Codes with mean 0 and standard deviation 1 over the images to learn from."""
+    mean, sd = train.mean(axis=0), train.std(axis=0)
+    scale = np.where(sd > 1e-6, 1 / np.maximum(sd, 1e-6), 0.0)
+    return [((x - mean) * scale).astype(np.float32) for x in (train, *others)]
+
+
+def inputs(
+    method: str, seed: int, out: Path, cae: AutoEncoder, sets: tuple, quick: bool
+) -> list[np.ndarray]:
+    """What a classifier sees of the three collections."""
+    images = [s.images for s in sets]
+    if method == "cnn":
+        return images
+    if method == "cae":
+        return standardised(*(np.asarray(cae_codes(pick(cae, seed), x)) for x in images))
+    predictor = _model(out, method, seed, quick)
+    return standardised(*(air_codes(predictor, x) for x in images))
+
+
+def _model(out: Path, method: str, seed: int, quick: bool) -> Predictor:
+    if quick and method == "air":
+        return load("digits")
+    return Predictor(pick(_models(out / method), seed))
+
+
+@cache
+def _models(path: Path) -> Any:
+    return Run.open(path).state().model
+
+
+# --- Measuring -------------------------------------------------------------------------------
+
+
+def _measured(
+    out: Path, method: str, cae: AutoEncoder, sets: tuple, size: Size, seeds: int, quick: bool
+) -> list[Row]:
+    """A method's rows, measured now or before."""
+    path = out / f"accuracy-{method}.csv"
+    if not path.is_file():
+        rows: list[Row] = []
+        chosen: dict[tuple[str, int], int] = {}
+        for seed in range(seeds):
+            seen = inputs(method, seed, out, cae, sets, quick)
+            rows += classify(method, seed, seen, sets, size, chosen)
+        checkpoint.write_text(path, csv_text(rows))
+    with path.open(newline="") as file:
+        kinds = {"method": str, "task": str, "seed": int, "labels": int}
+        return [{k: kinds.get(k, float)(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def classify(
+    method: str,
+    seed: int,
+    seen: list[np.ndarray],
+    sets: tuple[Collection, Collection, Collection],
+    size: Size,
+    chosen: dict[tuple[str, int], int],
+) -> Iterator[Row]:
+    """Accuracy on test images for every task and number of labels.
+
+    The first seed tries all settings, and its validation split chooses for all seeds.
+    """
+    x, *others = (jnp.asarray(a) for a in seen)
+    for task in TASKS:
+        y, *truth = (jnp.asarray(s.answers(task)) for s in sets)
+        for labels in size.labels:
+            tried = [chosen[task, labels]] if (task, labels) in chosen else range(len(SETTINGS))
+            key = jax.random.fold_in(jax.random.key(seed), labels)
+            networks = _train(method, x, y, labels, size, [SETTINGS[i] for i in tried], key)
+            valid = [float(accuracy(n, others[0], truth[0])) for n in networks]
+            best = int(np.argmax(valid))
+            chosen.setdefault((task, labels), best)
+            use = SETTINGS[chosen[task, labels]]
+            yield {
+                "method": method,
+                "task": task,
+                "seed": seed,
+                "labels": labels,
+                "accuracy": float(accuracy(networks[best], others[1], truth[1])),
+                "validation": valid[best],
+                "decay": use.decay,
+                "dropout": use.dropout,
+            }
+
+
+def _train(
+    method: str, x: Any, y: Any, labels: int, size: Size, settings: list[Settings], key: Any
+) -> list[Any]:
+    """A classifier for each of the settings; on codes, all at once."""
+    key_network, key_rows, key_fit = jax.random.split(key, 3)
+    rows = jax.random.permutation(key_rows, len(x))
+    steps = round(size.most_steps * max(0.2, min(1.0, (labels / max(size.labels)) ** 0.5)))
+    if method == "cnn":  # many at once would become grouped convolutions, which are slow
+        network = PixelClassifier(x.shape[1], size.filters, key_network)
+        call = (classification, size.batch, network, x, y, rows, labels, steps)
+        return [fit(*call, s, key_fit) for s in settings]
+    network = CodeClassifier(x.shape[1], key_network)
+    call = (classification, size.batch, network, x, y, rows, labels, steps)
+    every = Settings(*(jnp.array(values) for values in zip(*settings, strict=True)))
+    stack = jax.vmap(lambda s: fit(*call, s, key_fit))(every)
+    return [pick(stack, i) for i in range(len(settings))]
+
+
+def reconstruction_errors(
+    out: Path, cae: AutoEncoder, size: Size, seeds: int, quick: bool
+) -> list[Row]:
+    """Squared error a pixel on held-out images of 0 to 2 digits, for each method and seed."""
+    data = DataConfig(dataset=size.dataset)
+    scenes = make_scenes(data, ModelConfig(), held_out=True, scenes=1_000, seed=EVAL_SEED)
+    x = np.asarray(as_float(jnp.asarray(scenes.images)))
+    energy = np.maximum(np.sum(x**2, axis=(1, 2, 3)), 1.0)
+    rows = []
+    for seed in range(seeds):
+        for method in ("air", "cae", "draw"):
+            if method == "cae":
+                squared = float(np.mean(_cae_errors(pick(cae, seed), x)))
+            else:
+                found = _model(out, method, seed, quick).infer_arrays(x)
+                squared = float(np.mean(found.residual * energy))
+            rows.append({"method": method, "seed": seed, "error": squared / x[0].size})
+    return rows
+
+
+@jax.jit
+def _cae_errors(network: AutoEncoder, images: Any) -> Any:
+    one = lambda x: reconstruction(network, x, None, None, None)  # noqa: E731
+    return jax.lax.map(one, images, batch_size=250)
+
+
+# --- The page --------------------------------------------------------------------------------
+
+
+def page(rows: list[Row], errors: list[Row], shown: Collection) -> Page:
+    """Accuracy against the number of labels, and the tables."""
+    caption = (
+        "Accuracy on images of two test digits against the number of labelled images: mean of all "
+        "seeds, and their lowest and highest. To see: with few labels AIR's codes, which name the "
+        "objects one by one, are ahead of pixels and of codes of the whole image."
+    )
+    return Page("", {}, {})

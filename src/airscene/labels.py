@@ -1,0 +1,106 @@
+"""Semi-supervised training: the true count, and boxes where known, of some of the images.
+
+A labelled image has its own objective beside the estimator's: the ELBO with q(n) fixed at the true
+count, and the log-probability that the network would have said so. Where the objects are known to
+be, windows are drawn there. `airscene train digits --labels 0.01` uses one image in a hundred.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from airscene.config import TrainConfig
+from airscene.data.scenes import Scenes
+from airscene.errors import AirsceneError
+from airscene.model import AIR, Step
+from airscene.priors import present
+
+CLAMP = 1
+SHARE = 4
+"""For every so many images of a step, there is one with labels."""
+CENTRE_SD = 0.2
+"""How far a window's centre may be off, in standard deviations of its prior."""
+
+
+class Labels(eqx.Module):
+    """What is known of some training images."""
+
+    rows: Int[Array, " known"]
+    """Which images."""
+    counts: Int[Array, " known"]
+    centres: Float[Array, "known most 2"]
+    """Of the objects, as `z_where` has them (x, y); those beyond the count mean nothing."""
+    placed: bool = eqx.field(static=True)
+    """Whether centres are known at all."""
+
+
+def choose(config: TrainConfig, scenes: Scenes) -> Labels | None:
+    """The labels that training may use: of a random share of the images, always the same ones."""
+    if not config.labels:
+        return None
+    known = np.flatnonzero(scenes.known)
+    if not len(known):
+        raise AirsceneError("labels are asked for, but no image's count is known")
+    most = int(scenes.counts[known].max())
+    if most > config.model.max_objects:
+        raise AirsceneError(f"an image has {most} objects: labels need --max-objects {most}")
+    wanted = min(max(1, round(config.labels * len(scenes))), len(known))
+    rng = np.random.default_rng([config.data.data_seed, 3])
+    rows = np.sort(rng.choice(known, wanted, replace=False))
+    boxes = scenes.boxes[rows] if scenes.boxed else np.zeros((wanted, 0, 4))
+    size = np.array([config.model.width, config.model.height])
+    centres = (boxes[..., :2] + boxes[..., 2:]) / size - 1  # the image spans -1 to 1
+    return Labels(
+        jnp.asarray(rows),
+        jnp.asarray(scenes.counts[rows]),
+        jnp.asarray(centres / max(config.model.position_sd, 1e-6), jnp.float32),
+        scenes.boxed,
+    )
+
+
+def label_loss(
+    config: TrainConfig,
+    model: AIR,
+    images: Float[Array, "scenes height width channels"] | Array,
+    labels: Labels,
+    key: Key[Array, ""],
+) -> Float[Array, ""]:
+    """Minus the objective of a minibatch of labelled images."""
+    key_rows, key_noise = jax.random.split(key)
+    batch = max(1, config.batch // SHARE)
+    mine = jax.random.randint(key_rows, (batch,), 0, len(labels.rows))
+    x = images[labels.rows[mine]].astype(jnp.float32) / 255
+
+    def one(x, n, centres, key):
+        steps = model.rollout(x, model.noise(key))
+        terms = model.terms(x, steps)
+        there = present(n, terms.kl_where.size)
+        fixed = (terms.log_lik + terms.log_p)[n] - jnp.sum(there * (terms.kl_where + terms.kl_what))
+        away = _away(steps, there, centres, n) if labels.placed else 0.0
+        return CLAMP * fixed + config.label_weight * terms.log_q[n] - away
+
+    keys = jax.random.split(key_noise, batch)
+    return -jnp.mean(jax.vmap(one)(x, labels.counts[mine], labels.centres[mine], keys))
+
+
+def _away(
+    steps: Step, there: Float[Array, " steps"], centres: Float[Array, "most 2"], n: Int[Array, ""]
+) -> Float[Array, ""]:
+    """How far windows are from objects: each from its nearest, both ways, in nats.
+
+    Steps have no order of their own, so no step is told which object is its.
+    """
+    apart = jnp.sum((steps.z_where[:, None, 1:] - centres[None]) ** 2, axis=-1)
+    cost = apart / (2 * CENTRE_SD**2)
+    pair = (there[:, None] * present(n, len(centres))[None]) == 1
+    return _nearest(cost, pair) + _nearest(cost.T, pair.T)
+
+
+def _nearest(
+    cost: Float[Array, "mine yours"], pair: Bool[Array, "mine yours"]
+) -> Float[Array, ""]:
+    """The cost of each row's cheapest partner, summed over rows that have one."""
+    cheapest = jnp.min(jnp.where(pair, cost, 1e6), axis=1, initial=1e6)
+    return jnp.sum(jnp.where(jnp.any(pair, axis=1), cheapest, 0.0))
