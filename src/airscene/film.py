@@ -47,7 +47,7 @@ SHOT, PAUSE, STILL = 2.5, 0.8, 0.6
 SPEED = 0.3
 """Shares of the image's shorter side by which an object moves in a second."""
 
-Frame = UInt8[np.ndarray, "height width 3"]
+Frame = UInt8[np.ndarray, "720 1280 3"]
 Images = UInt8[np.ndarray, "images height width channels"]
 Tick = Callable[[int, int], None]
 """Is told how much is done, and of how much."""
@@ -159,7 +159,7 @@ def _grid(page: "Page", images: Images, scenes: Sequence[Scene], windows: bool) 
     columns, scale = -(-count // rows), fitting(rows)
     scale = int(scale) if scale >= 1 else scale
     tall, wide = round(height * scale), round(width * scale)
-    left = x1 - columns * (wide + gap) + gap
+    left = (x0 + x1 - columns * (wide + gap) + gap) // 2
     top = (y0 + y1 - rows * (2 * tall + between + apart) + apart) // 2
     for k, (image, scene) in enumerate(zip(as_float(images), scenes, strict=True)):
         x = left + k % columns * (wide + gap)
@@ -260,7 +260,7 @@ def cutouts(scenes: Scenes) -> tuple[list[np.ndarray], bool]:
             a, b = np.delete(boxes[:count], k, axis=0).reshape(-1, 2, 2).swapaxes(0, 1)
             if not ((a < (x1, y1)) & (b > (x0, y0))).all(axis=1).any():
                 crops.append(image[y0:y1, x0:x1])
-    return crops, len(crops) == scenes.counts.sum()
+    return crops, len(crops) == int(scenes.counts.sum())
 
 
 def _shot(
@@ -271,14 +271,15 @@ def _shot(
     rng: np.random.Generator,
 ) -> list[UInt8[np.ndarray, "height width channels"]]:
     """Objects that move straight on and bounce: off the borders and, `apart`, off one another."""
-    sizes = np.array([crop.shape[:2] for crop in crops]).reshape(-1, 2)
-    room = np.array(shape[:2]) - sizes
-    there = np.ones((1, len(crops)), bool)
+    sizes = np.array([crop.shape[:2] for crop in crops], int).reshape(-1, 2)
+    height, width, _ = shape
+    room = np.array([height, width]) - sizes
     corners = rng.uniform(0, room)
     if apart:
-        corners = place_apart(sizes[None], there, *shape[:2], rng)[0].astype(float)
+        there = np.ones((1, len(crops)), bool)
+        corners = place_apart(sizes[None], there, height, width, rng)[0].astype(float)
     angles = rng.uniform(0, 2 * np.pi, len(crops))
-    step = SPEED * min(shape[:2]) / LIVE_RATE
+    step = SPEED * min(height, width) / LIVE_RATE
     moves = step * np.stack([np.sin(angles), np.cos(angles)], axis=1)
     images = []
     for _ in range(length):
@@ -417,7 +418,7 @@ class Page:
 
     def _smooth_line(self, points: Float[np.ndarray, "points 2"], fine: int = 4) -> None:
         """A line and a dot at its end, drawn larger and reduced, since Pillow's have jags."""
-        over = Image.new("RGBA", (WIDTH // 4 * fine, HEIGHT * fine))
+        over = Image.new("RGBA", (GRID[0] * fine, HEIGHT * fine))
         draw, at = ImageDraw.Draw(over), [tuple(point) for point in fine * points]
         if len(at) > 1:
             draw.line(at, LINE, 3 * fine, joint="curve")
