@@ -86,13 +86,14 @@ def training_film(
     held_out = make_scenes(c.data, c.model, held_out=True, scenes=MEASURED, seed=EVAL_SEED)
     black = ~held_out.images.any(axis=(1, 2, 3))
     shown = held_out.images[np.argsort(black, kind="stable")[:scenes]]  # something to see first
+    for step in steps:
+        stages.append(_stage(run, step, seed, shown, held_out))
+        tick(len(stages), len(steps))
     with movie(path, TRAINING_RATE) as add:
-        for step in steps:
-            stages.append(_stage(run, step, seed, shown, held_out))
-            frame = training_frame(run, shown, stages, steps)
-            for _ in range(HELD if step == steps[-1] else SHOWN):
+        for now in range(len(stages)):
+            frame = training_frame(run, shown, stages, now)
+            for _ in range(SHOWN if now + 1 < len(stages) else HELD):
                 add(frame)
-            tick(len(stages), len(steps))
 
 
 def chosen_seed(run: Run, seed_index: int | None) -> int:
@@ -119,27 +120,22 @@ def _stage(run: Run, step: int, seed: int, shown: Images, held_out: Scenes) -> S
     )
 
 
-def training_frame(
-    run: Run, images: Images, stages: Sequence[Stage], steps: Sequence[int]
-) -> Frame:
-    """The last of `stages` and the way to it: numbers at the left, scenes at the right.
-
-    `steps` are those of the whole film.
-    """
-    page, now, model = Page(), stages[-1], run.config.model
+def training_frame(run: Run, images: Images, stages: Sequence[Stage], now: int) -> Frame:
+    """One of the film's `stages` and the way to it: numbers at the left, scenes at the right."""
+    page, stage, model = Page(), stages[now], run.config.model
     left, right = PANEL
-    counted = now.accuracy is not None
+    counted = stage.accuracy is not None
     page.text((left, 40), f"airscene  {run.preset}", 17, DIM)
-    page.number((left, 88), "training step", f"{now.step:,}")
-    said = f"{now.accuracy:.1%}" if counted else f"{now.elbo:,.0f}"
+    page.number((left, 88), "training step", f"{stage.step:,}")
+    said = f"{stage.accuracy:.1%}" if counted else f"{stage.elbo:,.0f}"
     page.number((left, 190), "counts right" if counted else "ELBO in nats", said)
-    values = [stage.elbo if stage.accuracy is None else stage.accuracy for stage in stages]
-    page.curve((left, 308, right, 408), values, steps, bounded=counted)
+    values = [s.elbo if s.accuracy is None else s.accuracy for s in stages]
+    page.curve((left, 308, right, 408), values, [s.step for s in stages], now, counted)
     if model.counts_objects:
         page.legend((left, 500), model.max_objects)
     page.text((left, 640), "above: a held-out image", 14, DIM)
     page.text((left, 660), "below: what is made of it", 14, DIM)
-    _grid(page, images, now.scenes, model.counts_objects)
+    _grid(page, images, stage.scenes, model.counts_objects)
     return page.array()
 
 
@@ -399,12 +395,13 @@ class Page:
         box: tuple[int, int, int, int],
         values: Sequence[float],
         steps: Sequence[int],
+        now: int,
         bounded: bool,
     ) -> None:
-        """What has been reached so far, snapshot by snapshot; shares lie between 0 and 1."""
+        """Values, snapshot by snapshot, as far as `now`; if `bounded`, between 0 and 1."""
         x0, y0, x1, y1 = box
         low, high = (0.0, 1.0) if bounded else _span(values)
-        across = np.linspace(x0, x1, len(steps)) if len(steps) > 1 else np.array([x0])
+        across = np.linspace(x0, x1, len(steps))
         down = y1 - (y1 - y0) * ((np.array(values) - low) / (high - low)).clip(0, 1)
         self.draw.line((x0, y1 + 1, x1, y1 + 1), FAINT, 2)
         if bounded:
@@ -413,8 +410,8 @@ class Page:
         for k, step in marks.items():
             style = {"anchor": "ra" if k else "la"}
             self.text((across[k], y1 + 10), f"{step:,}", 14, DIM, **style)
-        points = np.stack([across[: len(down)], down], axis=1)
-        self._smooth_line(points[np.isfinite(down)])
+        points = np.stack([across, down], axis=1)[: now + 1]
+        self._smooth_line(points[np.isfinite(points).all(axis=1)])
 
     def _smooth_line(self, points: Float[np.ndarray, "points 2"], fine: int = 4) -> None:
         """A line and a dot at its end, drawn larger and reduced, since Pillow's have jags."""
