@@ -1,8 +1,9 @@
 """Files: weights and training state as safetensors with a JSON header; safe to open, atomic.
 
 A weights file (`model.safetensors`) holds one model; a checkpoint (`checkpoint.safetensors`) holds
-a whole `TrainState` with its seeds axis. In both, an array is named by its path in the module
-(`core.image.weight`), and the header carries the format's version and the configuration.
+a whole `TrainState` with its seeds axis, a snapshot (`snapshots/STEP.safetensors`) its models
+alone. In all, an array is named by its path in the module (`core.image.weight`), and the header
+carries the format's version and, in a weights file, the configuration.
 """
 
 import json
@@ -40,7 +41,8 @@ def atomic(path: Path) -> Iterator[Path]:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        # The same ending: some writers choose their format by it.
+        handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}.", path.parent)
         os.close(handle)
         temporary = Path(name)
     except OSError as error:
@@ -119,8 +121,13 @@ def save_state(path: Path, state: Any) -> None:
     _save(path, {name: np.asarray(a) for name, a in _named(state).items()}, {})
 
 
+def save_snapshot(path: Path, models: AIR) -> None:
+    """Write the models of every seed in half the size (float16); `load_state` reads them."""
+    _save(path, {name: np.asarray(a).astype(np.float16) for name, a in _named(models).items()}, {})
+
+
 def load_state(path: Path, skeleton: T) -> T:
-    """Read a training state of the same structure as `skeleton`."""
+    """Read a training state, or a part of one, of the same structure as `skeleton`."""
     return _fill(skeleton, _load(path)[0], path)
 
 

@@ -20,6 +20,7 @@ usage: airscene COMMAND [--help]
   compare A B         two models on the same held-out scenes: a table, and a page
   export MODEL        one file that runs without airscene: ONNX or StableHLO
   report RUN          write report.html again: curves, reconstructions, confusion, policy
+  film RUN|MODEL      how it learned, and how it sees: two films (MP4)
   reproduce RESULT    a result of the paper, from training to one page with its figures
   models              the models that come along, and how they were trained
   data                the data sets, and where they lie
@@ -37,6 +38,7 @@ COMMANDS = {
     "compare": ("compare", "compare"),
     "export": ("export", "export"),
     "report": ("results", "report"),
+    "film": ("film", "film"),
     "reproduce": ("reproduce", "reproduce"),
     "models": ("listing", "models"),
     "data": ("listing", "data"),

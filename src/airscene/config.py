@@ -190,6 +190,9 @@ class TrainConfig:
     """Steps over which the temperature of q(n) falls to 1."""
     eval_every: int = 250
     """Steps between looks at the held-out scenes."""
+    snapshots: int = 0
+    """How many snapshots of the models to keep over training, most of them early, for
+    `airscene film` (0: none)."""
 
     estimator: Literal["marginal", "nvil", "concrete", "vimco"] = "marginal"
     """Gradient estimator for the count n: exact (marginal) or one of the sampled ones."""
@@ -216,7 +219,9 @@ class TrainConfig:
         require_positive(
             self, "learning_rate", "count_temperature", "temperature", "baseline_learning_rate"
         )
-        require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient")
+        require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient", "snapshots")
+        ends = self.snapshots != 1
+        require(ends, "snapshots must be 0 or at least 2: the first and the last step")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         m, watched = self.model, self.data.watch_counts
         fits = m.count_prior != "table" or max((*watched, 0)) <= m.max_objects

@@ -331,9 +331,9 @@ def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Fi
     for step, (axes, mine) in enumerate(zip(tiles, used.T, strict=False)):
         axes.set(visible=True, xlim=(0, width), ylim=(height, 0))
         _plain(axes, frame=True)
-        _note(axes, f"step {step + 1}", color=_colour(step), size=9, weight="bold")
+        _note(axes, f"step {step + 1}", color=step_colour(step), size=9, weight="bold")
         if mine.any():
-            _heatmap(axes, centres[mine, step], height, width, _colour(step))
+            _heatmap(axes, centres[mine, step], height, width, step_colour(step))
             _note(axes, f"in {mine.mean():.0%} of scenes", offset=(0, -16))
         else:
             _note(axes, "never used", at=(0.5, 0.5), offset=(0, 0), va="center", size=9)
@@ -359,20 +359,22 @@ def variance(rows: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def overlay(image: np.ndarray, scene: "Scene", scale: int | None = None) -> np.ndarray:
+def overlay(
+    image: np.ndarray, scene: "Scene", scale: int | None = None, width: int = 2
+) -> np.ndarray:
     """The image, `scale` times as large, with windows in their steps' colours: uint8, RGB.
 
     Without `scale`, the shorter side gets at least 200 pixels. Windows end at the image's edge,
-    where their border stays visible.
+    where their border, so many pixels wide, stays visible.
     """
-    height, width = image.shape[:2]
-    scale = scale or math.ceil(200 / min(height, width))
+    rows, columns = image.shape[:2]
+    scale = scale or math.ceil(200 / min(rows, columns))
     pixels = np.round(255 * _rgb(image)).astype(np.uint8)
     picture = Image.fromarray(pixels.repeat(scale, axis=0).repeat(scale, axis=1))
-    far = np.array([width, height, width, height]) * scale - 1
+    far = np.array([columns, rows, columns, rows]) * scale - 1
     for step, thing in enumerate(scene.objects):
         x0, y0, x1, y1 = np.clip(np.round(np.array(thing.window) * scale), 0, far).tolist()
-        ImageDraw.Draw(picture).rectangle((x0, y0, x1, y1), outline=_colour(step), width=2)
+        ImageDraw.Draw(picture).rectangle((x0, y0, x1, y1), outline=step_colour(step), width=width)
     return np.array(picture)
 
 
@@ -395,7 +397,8 @@ def png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def _colour(step: int) -> str:
+def step_colour(step: int) -> str:
+    """Of a step's windows."""
     return STEP_COLOURS[step % len(STEP_COLOURS)]
 
 
@@ -464,7 +467,7 @@ def _overhang(scenes: Sequence["Scene"], height: int, width: int) -> float:
 def _draw_windows(axes: Axes, scene: "Scene") -> None:
     for step, thing in enumerate(scene.objects):
         x0, y0, x1, y1 = thing.window
-        border = {"fill": False, "edgecolor": _colour(step), "linewidth": 1.6}
+        border = {"fill": False, "edgecolor": step_colour(step), "linewidth": 1.6}
         axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, **border))
 
 
@@ -473,7 +476,7 @@ def _step_legend(figure: Figure, steps: int) -> None:
     width, height = figure.get_size_inches()
     for step in range(steps):
         x, y = 1 - (0.03 + 0.55 * (steps - 1 - step)) / width, 1 - 0.03 / height
-        style = {"color": _colour(step), "size": 8.5, "weight": "bold"}
+        style = {"color": step_colour(step), "size": 8.5, "weight": "bold"}
         figure.text(x, y, f"step {step + 1}", ha="right", va="top", **style)
 
 

@@ -3,6 +3,7 @@
 config.json              the preset's name and the resolved configuration
 metrics.jsonl            one line per look at the held-out scenes, one value per seed
 checkpoint.safetensors   the training state of every seed, to resume from
+snapshots/               the models of every seed at some steps, with --snapshots
 model.safetensors        the seed with the best held-out ELBO, to infer with
 result.json              the evaluation
 report.html, figures/    the report
@@ -35,6 +36,7 @@ from airscene.errors import AirsceneError
 from airscene.evaluation import Evaluation, evaluate
 from airscene.inference import Predictor, load, resolve
 from airscene.inverse.config import InverseConfig
+from airscene.model import AIR
 from airscene.presets import PRESETS
 from airscene.survey import SURVEYED
 from airscene.tasks import Config, Row, make_task
@@ -103,6 +105,19 @@ class Run:
         """The training state of the last checkpoint."""
         return checkpoint.load_state(self.checkpoint, make_task(self.config).skeleton())
 
+    def snapshots(self) -> dict[int, Path]:
+        """The snapshots that were kept, by step."""
+        files = sorted((self.path / "snapshots").glob("*.safetensors"))
+        return {int(file.stem): file for file in files if file.stem.isdecimal()}
+
+    def models_at(self, step: int) -> AIR:
+        """The models of every seed as they were after so many steps: one of the snapshots."""
+        if step not in self.snapshots():
+            raise AirsceneError(f"{self.path} has no snapshot of step {step}")
+        return checkpoint.load_state(
+            self.snapshots()[step], make_task(self.config).skeleton().model
+        )
+
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut off is left out."""
         rows = []
@@ -148,9 +163,13 @@ def train_run(
     rows = run.metrics()
     started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
     written = time.monotonic()
+    kept = training.snapshot_steps(config) if isinstance(config, TrainConfig) else ()
     with _stop_requests() as stopped:
         for progress in task.train(state):
             on_step(progress.step)
+            if progress.step in kept:  # before the checkpoint, so that none is ever missing
+                name = f"{progress.step:0{len(str(config.steps))}}.safetensors"
+                checkpoint.save_snapshot(run.path / "snapshots" / name, progress.state.model)
             done = progress.step == config.steps
             if progress.look is not None:
                 row = task.row(progress, time.monotonic() - started)

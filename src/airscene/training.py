@@ -25,6 +25,11 @@ from airscene.priors import log_count_posterior, present
 CHUNK = 125
 """The most steps in one call of the compiled program; the host wakes up in between."""
 
+FINE = 25
+"""The most steps between snapshots early in a run, if chunks can be cut so."""
+STAGES = (1_000, 10_000)
+"""Steps at which the paper shows what has been learned: snapshots are taken there, too."""
+
 RARE = 0.01
 """What fewer than this share of the scenes show is a stray, not a habit."""
 
@@ -236,7 +241,10 @@ def train(
     """
     current = start(config) if state is None else state
     scenes, others = jnp.asarray(images), jnp.asarray(held_out)
-    for length, step, due in chunks(config, int(current.step[0]), CHUNK):
+    stops = snapshot_steps(config)
+    if state is None and stops:
+        yield Progress(0, current, None)
+    for length, step, due in chunks(config, int(current.step[0]), CHUNK, stops):
         current, _ = train_chunk(config, length, current, scenes, labels)
         jax.block_until_ready(current.step)
         looks = [None, None]
@@ -247,17 +255,47 @@ def train(
         yield Progress(step, current, *looks)
 
 
-def chunks(config: Any, step: int, most: int) -> Iterator[tuple[int, int, bool]]:
+def chunks(
+    config: Any, step: int, most: int, stops: tuple[int, ...] = ()
+) -> Iterator[tuple[int, int, bool]]:
     """Calls of the compiled program from `step` on: their lengths, none above `most`, the step
     that each ends with, and whether a look at held-out scenes is due then.
+
+    Calls end at `stops`, too; what a whole chunk would pass is walked in fine ones.
     """
-    pieces = -(-config.eval_every // most)  # as few chunk lengths, so compilations, as possible
-    chunk = -(-config.eval_every // pieces)
+    chunk, fine = _lengths(config, most)
     while step < config.steps:
         due = min(step - step % config.eval_every + config.eval_every, config.steps)
-        length = min(chunk, due - step)
+        left = min([due, *(s for s in stops if s > step)]) - step
+        length = min(chunk if left >= chunk or not stops else fine, left)
         step += length
         yield length, step, step == due
+
+
+def _lengths(config: Any, most: int) -> tuple[int, int]:
+    """Steps in a chunk, and in a fine one: as few lengths, so compilations, as possible."""
+    pieces = -(-config.eval_every // most)
+    chunk = -(-config.eval_every // pieces)
+    return chunk, max(n for n in range(1, min(FINE, chunk) + 1) if chunk % n == 0)
+
+
+def snapshot_steps(config: TrainConfig) -> tuple[int, ...]:
+    """The steps after which models are kept: first and last, the paper's, about geometric between.
+
+    They lie where chunks or fine chunks end, so that few programs are compiled. There are fewer
+    than asked for if the run is too short.
+    """
+    if not config.snapshots:
+        return ()
+    chunk, fine = _lengths(config, CHUNK)
+    stages = [step for step in STAGES if step < config.steps]
+    step, steps = 0, [0]
+    for left in range(config.snapshots - 1 - len(stages), 1, -1):
+        ideal = max(step, 1) * (config.steps / max(step, 1)) ** (1 / left)
+        grain = chunk if ideal - step >= chunk else fine
+        step = grain * max(step // grain + 1, round(ideal / grain))
+        steps.append(step)
+    return tuple(sorted({*(s for s in steps if s < config.steps), *stages, config.steps}))
 
 
 def stretched(models: AIR, config: TrainConfig) -> AIR:

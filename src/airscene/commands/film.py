@@ -1,0 +1,80 @@
+"""`airscene film`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from airscene.commands.options import parse, screen, use_compilation_cache
+from airscene.errors import AirsceneError
+
+if TYPE_CHECKING:
+    from airscene.film import Tick
+
+DESCRIPTION = """Two films. training.mp4: how a run learned, if it was trained with --snapshots.
+live.mp4: the model at work on moving objects, with the time that each image takes."""
+
+
+def film(argv: list[str]) -> int:
+    """Write the films of a run or a model."""
+    from tyro.conf import Positional
+
+    @dataclass(frozen=True)
+    class Film:
+        model: Annotated[str, Positional]
+        """Run folder, weights file, or the name of a model that comes along."""
+        out: Path | None = None
+        """Folder for the films (default: the run folder; runs/film-MODEL for other models)."""
+        seed_index: int | None = None
+        """Which of the run's seeds, from 0 (default: the served one)."""
+        data: str | None = None
+        """Data set or folder for live.mp4 (default: what the model was trained on)."""
+        seconds: float = 20.0
+        """How long live.mp4 is."""
+        scenes: int = 12
+        """How many held-out scenes training.mp4 shows."""
+
+    options = parse(Film, "airscene film", argv, description=DESCRIPTION)
+    if not 0 < options.seconds <= 600:
+        raise AirsceneError(f"--seconds must lie between 0 and 600, not {options.seconds:g}")
+    if not 1 <= options.scenes <= 100:
+        raise AirsceneError(f"--scenes must lie between 1 and 100, not {options.scenes}")
+    use_compilation_cache()
+    from airscene import film, runs, training
+    from airscene.inference import Predictor, load
+
+    film.writer()  # it may be missing
+    predictor, run = load(options.model), runs.run_of(options.model)
+    if not isinstance(predictor, Predictor):
+        raise AirsceneError(f"{options.model} inverts a renderer; films are of models of 2D scenes")
+    if options.seed_index is not None:
+        if run is None:
+            raise AirsceneError(f"{options.model} is one model: --seed-index is for run folders")
+        index = film.chosen_seed(run, options.seed_index)
+        predictor = Predictor(training.pick(run.state().model, index), predictor.note)
+    name = run.preset if run else Path(options.model).stem
+    out = options.out or (run.path if run else Path("runs") / f"film-{name}")
+    if run is None or not run.snapshots():
+        why = "it is no run folder" if run is None else "trained without --snapshots"
+        said = f"no training film of {options.model}: {why}"
+        screen(stderr=True).print(said, highlight=False, soft_wrap=True)
+    else:
+        with _bar("training.mp4") as tick:
+            film.training_film(run, out / "training.mp4", options.seed_index, options.scenes, tick)
+        print(out / "training.mp4")
+    scenes = runs.eval_scenes(predictor, options.data, scenes=film.MEASURED)
+    with _bar("live.mp4") as tick:
+        film.live_film(predictor, out / "live.mp4", scenes, options.seconds, name, tick)
+    print(out / "live.mp4")
+    return 0
+
+
+@contextmanager
+def _bar(name: str) -> Iterator["Tick"]:
+    """A bar on the screen while a film is made."""
+    from rich.progress import Progress
+
+    with Progress(console=screen(stderr=True), transient=True) as bar:
+        task = bar.add_task(name)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

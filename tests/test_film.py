@@ -1,0 +1,238 @@
+"""Snapshots of a run, and the films that are made of them."""
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from airscene import film, runs, tasks, training
+from airscene.cli import main
+from airscene.config import DataConfig, TrainConfig
+from airscene.data import make_scenes
+from airscene.data.scenes import Scenes
+from airscene.errors import AirsceneError
+
+CI = os.environ.get("CI") == "true"
+writes = pytest.mark.skipif(
+    not CI and not (find_spec("imageio") and find_spec("imageio_ffmpeg")), reason="needs imageio"
+)
+
+
+def config(**settings) -> TrainConfig:
+    made = TrainConfig(steps=60, eval_every=20, seeds=2, batch=2, **settings)
+    model = replace(made.model, max_objects=2, patch=25, hidden=8, mlp=8, codes=2, window=6)
+    return replace(made, model=model, data=DataConfig(scenes=100))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_scenes() -> Iterator[None]:
+    """Looks at held-out scenes are what takes the time here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "LOOK_SCENES", 20)
+        patch.setattr(film, "MEASURED", 60)
+        yield
+
+
+def train(folder: Path, settings: TrainConfig, until: int | None = None) -> runs.Run:
+    """Train into a folder; until a step at which the process is killed, as it were."""
+
+    def on_step(step: int) -> None:
+        if until is not None and step > until:
+            raise ConnectionAbortedError
+
+    run = runs.Run(folder, "digits", settings)
+    try:
+        runs.train_run(run, True, 0.0, lambda row: None, on_step)
+    except ConnectionAbortedError:
+        assert until is not None
+    return run
+
+
+def contents(run: runs.Run) -> dict[str, bytes]:
+    files = [run.model, run.checkpoint, *run.snapshots().values()]
+    return {str(file.relative_to(run.path)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize(
+    ("steps", "eval_every", "snapshots"),
+    [
+        (1_500, 250, 40),
+        (60_000, 250, 80),
+        (120, 20, 5),
+        (40_000, 500, 2),
+        (999, 333, 30),
+        (3, 2, 9),
+    ],
+)
+def test_snapshots_see_the_beginning_in_detail(steps: int, eval_every: int, snapshots: int) -> None:
+    settings = TrainConfig(steps=steps, eval_every=eval_every, snapshots=snapshots)
+    kept = training.snapshot_steps(settings)
+    calls = list(training.chunks(settings, 0, training.CHUNK, kept))
+    assert (kept[0], kept[-1]) == (0, steps)
+    assert list(kept) == sorted(set(kept))
+    assert set(kept) - {0} <= {step for _, step, _ in calls}
+    assert {1_000, 10_000} & set(range(steps)) <= set(kept)
+    assert len(kept) <= max(snapshots, 4)
+    if snapshots >= 40:
+        assert len(kept) == snapshots
+        assert np.median(kept) < steps / 2
+        plain = {length for length, _, _ in training.chunks(settings, 0, training.CHUNK)}
+        assert len({length for length, _, _ in calls} - plain) <= 1
+
+
+def test_calls_without_snapshots_are_those_of_ever() -> None:
+    calls = list(training.chunks(TrainConfig(steps=700), 0, training.CHUNK))
+    assert [length for length, _, _ in calls] == [125] * 5 + [75]
+    assert [step for _, step, due in calls if due] == [250, 500, 700]
+    assert training.snapshot_steps(TrainConfig()) == ()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
+    """A run with two seeds and four snapshots, not interrupted."""
+    return train(tmp_path_factory.mktemp("runs") / "whole", config(snapshots=4))
+
+
+def test_a_killed_run_has_the_same_snapshots(whole: runs.Run, tmp_path: Path) -> None:
+    assert list(whole.snapshots()) == [0, 20, 40, 60]
+    killed = train(tmp_path / "killed", whole.config, until=20)
+    assert list(killed.snapshots()) == [0, 20]
+    assert contents(train(killed.path, whole.config)) == contents(whole)
+    models, state = whole.models_at(60), whole.state().model
+    for kept, last in zip(jax.tree.leaves(models), jax.tree.leaves(state), strict=True):
+        assert kept.shape == last.shape and kept.dtype == last.dtype
+        assert np.array_equal(kept, np.asarray(last).astype(np.float16).astype(np.float32))
+    with pytest.raises(AirsceneError, match="no snapshot of step 7"):
+        whole.models_at(7)
+
+
+def test_a_run_of_before_has_no_snapshots(whole: runs.Run, tmp_path: Path) -> None:
+    written = json.loads((whole.path / "config.json").read_text())
+    assert written["config"].pop("snapshots") == 4
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    run = runs.Run.open(tmp_path)
+    assert run.config == replace(whole.config, snapshots=0)
+    assert run.snapshots() == {}
+    with pytest.raises(AirsceneError, match="was trained without --snapshots"):
+        film.training_film(run, tmp_path / "training.mp4")
+
+
+@pytest.fixture(scope="module")
+def filmed(whole: runs.Run) -> Path:
+    """The run, and both its films."""
+    assert main(["film", str(whole.path), "--seconds", "0.2", "--scenes", "5"]) == 0
+    return whole.path
+
+
+def decoded(path: Path) -> tuple[np.ndarray, dict]:
+    import imageio.v2 as imageio
+
+    reader: Any = imageio.get_reader(path)
+    with warnings.catch_warnings(), closing(reader):
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves its pipes to the collector
+        return np.stack(list(reader.iter_data())), reader.get_meta_data()
+
+
+def has_colour(pictures: np.ndarray, step: int) -> bool:
+    """Whether a step's colour occurs, but for what the compression changes."""
+    colour = [int(film.step_colour(step)[i : i + 2], 16) for i in (1, 3, 5)]
+    return bool((np.abs(pictures.astype(int) - colour).max(axis=-1) < 40).sum() > 50)
+
+
+@writes
+def test_training_film(filmed: Path) -> None:
+    frames, about = decoded(filmed / "training.mp4")
+    assert frames.shape == (3 * film.SHOWN + film.HELD, film.HEIGHT, film.WIDTH, 3)
+    assert (about["codec"], about["pix_fmt"][:7], about["fps"]) == ("h264", "yuv420p", 24)
+    left, top, right, bottom = film.GRID
+    assert has_colour(frames[0, top:bottom, left:right], 1), "windows at the start"
+    assert frames[-1, top:bottom, left:right].max() > 200, "held-out images"
+    assert frames[-1, :, :left].max() > 200, "numbers"
+    apart = np.abs(frames[0].astype(int) - frames[-1]).max(axis=(0, 2))
+    assert apart[:left].max() > 100 and apart[left:].max() > 100, "something was learned"
+    assert not [path.name for path in filmed.iterdir() if path.name.startswith(".")]
+
+
+@writes
+def test_live_film_of_a_bundled_model(tmp_path: Path, capsys) -> None:
+    assert main(["film", "digits", "--seconds", "2", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'live.mp4'}\n"
+    assert "no training film of digits: it is no run folder" in said.err
+    frames, about = decoded(tmp_path / "live.mp4")
+    assert frames.shape == (60, film.HEIGHT, film.WIDTH, 3) and about["fps"] == 30
+    seen, drawn = frames[:, 72:572, 120:620], frames[:, 72:572, 660:1160]
+    assert all(has_colour(frame, 0) for frame in seen[::10]), "a window in every frame"
+    assert drawn.max() > 200 and not has_colour(drawn, 0)
+    assert np.abs(seen[0].astype(int) - seen[-1]).max() > 100, "it moves"
+
+
+@writes
+def test_any_seed_of_a_run(filmed: Path, tmp_path: Path) -> None:
+    words = ["film", str(filmed), "--seed-index", "1", "--seconds", "0.1", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["live.mp4", "training.mp4"]
+
+
+@writes
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("nothing", "no model 'nothing'"),
+        ("{tmp}", "not a run folder"),
+        ("objects", "objects inverts a renderer"),
+        ("digits --seconds 0", "--seconds must lie between"),
+        ("digits --seconds nan", "--seconds must lie between"),
+        ("digits --scenes 0", "--scenes must lie between"),
+        ("digits --seed-index 0", "--seed-index is for run folders"),
+        ("{run} --seed-index 2", "seed-index must lie between 0 and 1, not 2"),
+        ("", "Missing from airscene film: MODEL"),
+    ],
+)
+def test_bad_input_is_one_line(words: str, message: str, filmed: Path, tmp_path, capsys) -> None:
+    capsys.readouterr()
+    arguments = words.format(tmp=tmp_path, run=filmed).split()
+    assert main(["film", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_one_line(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert main(["film", "digits"]) == 2
+    assert capsys.readouterr().err == (
+        "airscene: films need imageio: pip install 'airscene[video]'\n"
+    )
+    assert main(["train", "digits", "--snapshots", "1"]) == 2
+    assert "snapshots must be 0 or at least 2" in capsys.readouterr().err
+
+
+def test_objects_move_smoothly_and_stay_apart() -> None:
+    scenes = make_scenes(DataConfig(), TrainConfig().model, held_out=True, scenes=60)
+    crops, apart = film.cutouts(scenes)
+    assert apart and len(crops) == scenes.counts.sum()
+    images = film.stream(scenes, 200)
+    assert images.shape == (200, 50, 50, 1) and images.dtype == np.uint8
+    ink = images.astype(int).sum(axis=(1, 2, 3))
+    assert np.ptp(ink[:75]) < 0.05 * ink[0], "one object, whole in every frame"
+    assert np.ptp(ink[75:150]) < 0.05 * ink[75] and ink[75] > ink[0], "then two"
+    assert not ink[150:174].any() and ink[174:].all(), "then none"
+    assert np.array_equal(images, film.stream(scenes, 200)), "always the same"
+
+
+def test_pictures_without_boxes_follow_one_another() -> None:
+    pictures = np.random.default_rng(0).integers(256, size=(3, 6, 7, 3)).astype(np.uint8)
+    unknown = Scenes(pictures, np.full(3, -1), np.zeros((3, 0, 4), int), np.zeros((3, 0), int))
+    images = film.stream(unknown, 60)
+    assert np.array_equal(images[[0, 17, 18, 36, 54]], pictures[[0, 0, 1, 2, 0]])
