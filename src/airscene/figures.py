@@ -28,6 +28,8 @@ STEP_COLOURS = (
 )  # fmt: skip
 """Of each step's windows: red, green, blue as in the paper, then others, then from the start."""
 
+DENSITY = 2
+"""Pixels of a PNG for each CSS pixel."""
 WIDE, HALF = 9.95, 4.6
 INK, MUTED, FAINT = "#22262b", "#7a828c", "#d9dde2"
 LINE, SEED_LINE = "#1f5aa6", "#a9c0dd"
@@ -389,9 +391,9 @@ def beside(image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file, at two pixels per CSS pixel; the same bytes for the same figure."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=192, facecolor="white", metadata={"Software": None})
+    """The figure as a PNG file; the same bytes for the same figure."""
+    file, dpi = io.BytesIO(), 96 * DENSITY
+    figure.savefig(file, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
     return file.getvalue()
 
 

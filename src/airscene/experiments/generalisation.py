@@ -3,7 +3,7 @@
 Models are trained on some counts and tested on others: 0 to 2 digits, then 3 (extrapolation); 0, 1
 or 3, then 2 (interpolation); and, on a larger canvas, 0 to 2, then up to 8. Every model is a run
 folder of its own, so that what was trained is not trained again. Then all seeds are measured, and
-tables (CSV), figures (PNG) and one page are written.
+tables (CSV) are written.
 """
 
 import csv
@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures, report
+from airscene import checkpoint, figures
 from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.evaluation import count_figures
 from airscene.experiments import variance
+from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inference import load
 from airscene.model import AIR
@@ -62,8 +63,8 @@ FULL = Size()
 QUICK = Size("digits", large=60, most=3, scenes=500, test_scenes=LOOK_SCENES)
 
 
-def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
-    """Train what is not yet trained, measure everything, write the page; None if stopped."""
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
+    """Train what is not yet trained, measure everything; None if stopped."""
     size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
     for i, (name, config) in enumerate(todo.items(), start=1):
         console.print(f"{i} of {len(todo)}: {name}", style="bold", highlight=False)
@@ -75,7 +76,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
     for name, rows in tables.items():
         checkpoint.write_text(out / f"{name}.csv", csv_text(rows))
     with console.status("drawing"):
-        return write_page(out, size, tables, quick)
+        return show(out, size, tables)
 
 
 # --- Training --------------------------------------------------------------------------------
@@ -231,8 +232,8 @@ def _variance(path: Path, quick: bool, console: Console) -> list[Row]:
 # --- The page --------------------------------------------------------------------------------
 
 
-def write_page(out: Path, size: Size, tables: dict[str, list[Row]], quick: bool) -> Path:
-    """Figures as PNGs, and index.html with everything on it."""
+def show(out: Path, size: Size, tables: dict[str, list[Row]]) -> Page:
+    """The figures, and the tables for people."""
     pictures = {
         "curves": (
             "Over training, on held-out scenes with the count that training never shows: mean of "
@@ -264,11 +265,7 @@ def write_page(out: Path, size: Size, tables: dict[str, list[Row]], quick: bool)
         "Counts, % right (mean, lowest to highest seed)": _counts_table(tables["counts"]),
         "Counts on the large canvas, % right": _counts_table(tables["many"]),
     }
-    kicker = "airscene reproduce generalisation" + (" --quick: its figures mean nothing" * quick)
-    page, pngs = report.build_page(
-        "Counting past what was seen", kicker, figures=pictures, sections=sections
-    )
-    return report.write(out / "index.html", page, pngs)
+    return Page("Counting past what was seen", pictures, sections)
 
 
 def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:

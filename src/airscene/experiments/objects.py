@@ -2,7 +2,7 @@
 
 Trains AIR (exact in what is discrete, and with the score function) and the supervised baseline, all
 seeds of each, measures them on held-out scenes, optimises some of these directly, and writes tables
-(CSV), figures (PNG) and one page.
+(CSV).
 """
 
 import time
@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures, report
+from airscene import checkpoint, figures
 from airscene.config import EVAL_SEED
+from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inverse import evaluation, optimise, results
 from airscene.inverse.config import InverseConfig, NetworkConfig
@@ -68,8 +69,8 @@ FULL = Size()
 QUICK = Size(test_scenes=60, optimised=4, restarts=1, steps=4)
 
 
-def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
-    """Train what is not yet trained, measure everything, write the page; None if stopped."""
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
+    """Train what is not yet trained, measure everything; None if stopped."""
     size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
     OpenGL(WORLDS["objects"], 32, workers=1).close()  # the figures need it: say so at once
     for i, (name, config) in enumerate(todo.items(), start=1):
@@ -79,7 +80,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
     runs = {name: Run.open(out / name) for name in todo}
     models = {name: run.state().model for name, run in runs.items()}
     served = {name: best_seed(run.metrics()[-1]) for name, run in runs.items()}
-    return measure(out, models, served, size, quick, console)
+    return measure(out, models, served, size, console)
 
 
 def jobs(seeds: int, quick: bool = False) -> dict[str, InverseConfig]:
@@ -110,10 +111,9 @@ def measure(
     models: dict[str, InverseNetwork],
     served: dict[str, int],
     size: Size,
-    quick: bool,
     console: Console,
-) -> Path:
-    """The tables and the page, from the models of all seeds; `served` has the best ELBO."""
+) -> Page:
+    """The tables and what to show, from the models of all seeds; `served` has the best ELBO."""
     problem = make_problem("objects")
     world = WORLDS["objects"]
     renderer = make_renderer("auto", world, RENDER_SIZE)
@@ -135,17 +135,13 @@ def measure(
     finally:
         renderer.close()
         small.close()
-    kicker = "airscene reproduce objects" + (" --quick: its figures mean nothing" * quick)
     sections = {
         "Held-out scenes: mean of all seeds (lowest to highest)": _accuracy_table(accuracy),
         f"Direct optimisation of {len(direct.images)} images ({jax.devices()[0].device_kind}, "
         f"{type(small).__name__})": _as_cells(direct.rows),
         "How direct optimisation ends, in images": _as_cells(tables["failures"]),
     }
-    page, pngs = report.build_page(
-        "Vision as inverse graphics: single objects", kicker, figures=shown, sections=sections
-    )
-    return report.write(out / "index.html", page, pngs)
+    return Page("Vision as inverse graphics: single objects", shown, sections)
 
 
 def _accuracy(
