@@ -205,6 +205,29 @@ def time_to_reach(seconds: Mapping[str, np.ndarray], network: float) -> Figure:
     return figure
 
 
+def speeds(pairs: Mapping[str, tuple[float, float]]) -> Figure:
+    """Milliseconds of each thing, ours above the paper's: the bars say how much, on a log scale."""
+    figure = Figure(figsize=(WIDE, 0.6 + 0.55 * len(pairs)), layout="constrained")
+    axes = figure.subplots()
+    low = 10 ** math.floor(math.log10(min(min(pair) for pair in pairs.values())))
+    for row, pair in enumerate(pairs.values()):
+        for value, colour, shift in zip(pair, (LINE, MUTED), (-0.19, 0.19), strict=True):
+            axes.barh(row + shift, value - low, 0.36, left=low, color=colour)
+            whose = ", the paper's" * (colour is MUTED)
+            style = {"va": "center", "size": 8.5, "color": colour, "weight": "bold"}
+            at = {"xytext": (5, 0), "textcoords": "offset points"}
+            axes.annotate(f"{value:.2g} ms{whose}", (value, row + shift), **at, **style)
+    axes.set(xscale="log", xlim=(low, 5 * max(max(pair) for pair in pairs.values())))
+    axes.set_yticks(range(len(pairs)), list(pairs))
+    axes.invert_yaxis()
+    _frame(axes, "", "milliseconds")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", labelcolor=INK, labelsize=9.5)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    return figure
+
+
 def setup(outside: np.ndarray, seen: np.ndarray) -> Figure:
     """A scene from outside, and what its camera sees of it."""
     figure = Figure(figsize=(WIDE * 0.72, 4.2), layout="constrained")
