@@ -20,7 +20,7 @@ usage: airscene COMMAND [--help]
   compare A B         two models on the same held-out scenes: a table, and a page
   export MODEL        one file that runs without airscene: ONNX or StableHLO
   report RUN          write report.html again: curves, reconstructions, confusion, policy
-  reproduce RESULT    a result of the paper, from training to one page with its figures
+  reproduce RESULT    a result of the paper, from training to one page; `all`: a gallery of them
   models              the models that come along, and how they were trained
   data                the data sets, and where they lie
 

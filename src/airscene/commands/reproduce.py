@@ -32,7 +32,9 @@ def reproduce(argv: list[str]) -> int:
     """Train, measure and draw a result of the paper, or all of them."""
     from airscene.experiments import EXPERIMENTS
 
-    names = {name: e.description for name, e in EXPERIMENTS.items()} | {"all": "all of these"}
+    names = {name: e.description for name, e in EXPERIMENTS.items()} | {
+        "all": "All of these, and a gallery of them"
+    }
     if not argv or argv[0].startswith("-"):
         lines = [f"  {name:15} {said}" for name, said in names.items()]
         print("\n".join(["usage: airscene reproduce RESULT [options]", "", "results:", *lines]))
@@ -40,8 +42,8 @@ def reproduce(argv: list[str]) -> int:
     name = argv[0]
     if name not in names:
         raise AirsceneError(f"no result {name!r}; there are {', '.join(names)}")
-    said = f"{names[name][0].upper()}{names[name][1:]}."
-    options = parse(Reproduce, f"airscene reproduce {name}", argv[1:], description=said)
+    about = {"description": f"{names[name]}."}
+    options = parse(Reproduce, f"airscene reproduce {name}", argv[1:], **about)
     if options.seeds is not None and options.seeds < 1:
         raise AirsceneError(f"--seeds must be at least 1, not {options.seeds}")
     use_compilation_cache()
@@ -50,9 +52,7 @@ def reproduce(argv: list[str]) -> int:
     except KeyboardInterrupt:
         status = 130
     if status == 130:
-        print(
-            f"Stopped; nothing is lost. Go on with:\n  airscene reproduce {shlex.join(argv)}",
-        )
+        print(f"Stopped; nothing is lost. Go on with:\n  airscene reproduce {shlex.join(argv)}")
     return status
 
 

@@ -36,17 +36,17 @@ class Experiment:
 
 EXPERIMENTS = {
     "generalisation": Experiment(
-        "counting past what was seen: AIR, DAIR and DRAW",
+        "Counting past what was seen: AIR, DAIR and DRAW",
         "generalisation",
         paper="Figure 4, appendices D and F",
         shows="Trained on scenes of 0 to 2 digits, AIR does not count 3; DAIR, which looks at what "
         "its canvas still lacks, does. DRAW, which has no objects, draws them without a count.",
         seeds=8,
-        quick="the models that come along, trained on other digits than MNIST's; without DRAW, "
+        quick="the models that come along, trained on 5,000 of MNIST's digits; without DRAW, "
         "interpolation, free energies and the noise of the gradient",
     ),
     "objects": Experiment(
-        "inverting a 3D renderer: single objects, against two baselines",
+        "Inverting a 3D renderer: single objects, against two baselines",
         "objects",
         paper="Figure 6, appendix I",
         shows="From images alone, a network learns which object lies where on a table. The same "
@@ -56,7 +56,7 @@ EXPERIMENTS = {
         quick="the model that comes along, and few images; without the supervised network",
     ),
     "speed": Experiment(
-        "how long inference takes, in 2D and in 3D",
+        "How long inference takes, in 2D and in 3D",
         "speed",
         paper="Appendix J",
         shows="A step of inference takes milliseconds: 5.6 ms for digits (17 ms for an image of "

@@ -34,7 +34,7 @@ letter-spacing:-.018em;text-wrap:balance}article .figures{margin-top:28px}
 article section h2{margin:36px 0 12px;font-size:16px}
 .paper{max-width:72ch;margin:10px 0 0;text-wrap:pretty}.paper b{font-weight:620}
 .made{margin:20px 0 0;color:var(--soft);font-size:13.5px;overflow-wrap:anywhere}
-.small{display:inline-block;margin:14px 0 0;padding:3px 12px;border-radius:8px;font-size:14px;
+.small{width:fit-content;max-width:72ch;margin:14px 0 0;padding:3px 12px;border-radius:8px;font-size:14px;
 background:var(--warn-tint);color:var(--warn)}
 @media print{article{break-before:page}.contents a{color:inherit}}
 """
@@ -114,7 +114,7 @@ def described(name: str, seeds: int | None, quick: bool, not_made: str = "") -> 
     experiment = EXPERIMENTS[name]
     return Result(
         name=name,
-        title=experiment.description[0].upper() + experiment.description[1:],
+        title=experiment.description,
         paper=experiment.paper,
         command=command(name, seeds, quick),
         seeds=seeds,
