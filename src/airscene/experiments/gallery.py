@@ -34,8 +34,8 @@ letter-spacing:-.018em;text-wrap:balance}article .figures{margin-top:28px}
 article section h2{margin:36px 0 12px;font-size:16px}
 .paper{max-width:72ch;margin:10px 0 0;text-wrap:pretty}.paper b{font-weight:620}
 .made{margin:20px 0 0;color:var(--soft);font-size:13.5px;overflow-wrap:anywhere}
-.small{width:fit-content;max-width:72ch;margin:14px 0 0;padding:3px 12px;border-radius:8px;font-size:14px;
-background:var(--warn-tint);color:var(--warn)}
+.small{width:fit-content;max-width:72ch;margin:14px 0 0;padding:3px 12px;border-radius:8px;
+font-size:14px;background:var(--warn-tint);color:var(--warn)}
 @media print{article{break-before:page}.contents a{color:inherit}}
 """
 
@@ -173,7 +173,8 @@ def write_gallery(folder: Path) -> Path:
     found = results(folder)
     articles, number = [], 1
     for path, result in found.items():
-        pngs = {stem: (path / "figures" / f"{stem}.png").read_bytes() for stem in result.captions}
+        files = {stem: path / "figures" / f"{stem}.png" for stem in result.captions}
+        pngs = {stem: file.read_bytes() for stem, file in files.items() if file.is_file()}
         body = _body(result, pngs, number)
         number += len(pngs)
         heading = f"<h2>{escape(result.title)}</h2>"
