@@ -6,7 +6,6 @@ Each figure is the median of several timed calls of a warm program.
 import argparse
 import json
 import resource
-import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from airscene.inverse.inference import infer_compiled as invert_compiled
 from airscene.inverse.training import InverseTrainer, make_pictures, renderer_for, start
 from airscene.presets import preset
 from airscene.renderers import Slots
+from airscene.timing import seconds
 
 RESULTS: dict[str, float | str] = {}
 
@@ -34,17 +34,6 @@ def say(name: str, value: float | str, unit: str = "") -> None:
     RESULTS[name] = value
     text = value if isinstance(value, str) else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
     print(f"{name:58} {text:>12} {unit}", flush=True)
-
-
-def seconds(call, repeats: int = 7) -> float:
-    """Median time of a call, after one to warm up."""
-    jax.block_until_ready(call())
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def steps_per_second(config: TrainConfig, images: jax.Array, length: int) -> float:

@@ -1,6 +1,7 @@
 """3D scenes through the command line: train, resume, eval, infer, reproduce."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 import airscene
 from airscene import AirsceneError
 from airscene.cli import main
+from airscene.experiments import objects
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.problem import make_problem
 from airscene.inverse.training import InverseTrainer, make_pictures
@@ -175,10 +177,20 @@ def test_bad_input_gives_one_line(words, message, capsys, monkeypatch, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def test_reproduce_objects_quick(gl, tmp_path, capsys):
-    assert run("reproduce", "objects", "--quick", "--out", tmp_path) == 0
+@pytest.mark.parametrize("quick", [True, False])
+def test_reproduce_objects(gl, tmp_path, monkeypatch, quick):
+    """With the model that comes along, or trained small."""
+    size = objects.Size(test_scenes=20, optimised=2, restarts=1, steps=2)
+    network = NetworkConfig(hidden=8, level=True)
+    small = {"steps": 2, "eval_every": 1, "batch": 2, "scenes": 20, "model": network}
+    made = {name: replace(config, **small) for name, config in objects.jobs(1).items()}
+    monkeypatch.setattr(objects, "jobs", lambda seeds: made)
+    monkeypatch.setattr(objects, "QUICK" if quick else "FULL", size)
+    out = tmp_path / "result"
+    assert run("reproduce", "objects", "--out", out, *["--quick"] * quick) == 0
     for name in ("accuracy.csv", "optimisation.csv", "failures.csv", "index.html"):
-        assert (tmp_path / name).stat().st_size > 100
+        assert (out / name).stat().st_size > 100
     for name in ("figure6", "errors", "optimisation", "setup"):
-        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000
-    assert "its figures mean nothing" in (tmp_path / "index.html").read_text()
+        assert (out / "figures" / f"{name}.png").stat().st_size > 5_000
+    page = (out / "index.html").read_text()
+    assert ("--quick" in page) == quick == ("<td>supervised</td>" not in page)

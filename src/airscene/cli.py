@@ -21,7 +21,7 @@ usage: airscene COMMAND [--help]
   export MODEL        one file that runs without airscene: ONNX or StableHLO
   report RUN          write report.html again: curves, reconstructions, confusion, policy
   film RUN|MODEL      how it learned, and how it sees: two films (MP4)
-  reproduce RESULT    a result of the paper, from training to one page with its figures
+  reproduce RESULT    a result of the paper, from training to one page; `all`: a gallery of them
   models              the models that come along, and how they were trained
   data                the data sets, and where they lie
 

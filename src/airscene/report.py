@@ -4,6 +4,7 @@ Figures are inline; there is no script and no external resource. What is missing
 """
 
 import base64
+import io
 import math
 from html import escape
 from numbers import Real
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
+from PIL import Image
 
 from airscene import checkpoint
-from airscene.figures import png
+from airscene.figures import DENSITY, png
 
 
 class Measure(NamedTuple):
@@ -147,17 +149,17 @@ def build_report(
     figures: dict[str, tuple[str, Figure]],
 ) -> tuple[str, dict[str, bytes]]:
     """The page, and its figures as PNGs by file name. `figures` maps a stem to caption, figure."""
-    tables = _section("Measures", _measures(result)) + _section("How it was made", _facts(facts))
-    pictures, pngs = _figures(figures)
+    tables = section("Measures", _measures(result)) + section("How it was made", _facts(facts))
+    pngs = _pngs(figures)
     warnings = '<aside class="warnings"><strong>Please note</strong>'
     blocks = [
         _within('<section class="headline">', _headline(result), "</section>"),
         _within(warnings, _warnings(result), "</aside>"),
-        pictures,
-        _section("Seeds", _seeds(result)),
+        _shown(figures, pngs),
+        section("Seeds", _seeds(result)),
         f'<div class="columns">{tables}</div>',
     ]
-    return _page(title, _kicker(result), blocks), pngs
+    return document(title, _kicker(result), blocks), pngs
 
 
 def build_page(
@@ -168,9 +170,9 @@ def build_page(
     sections: dict[str, list[list[str]]],
 ) -> tuple[str, dict[str, bytes]]:
     """A page of figures, and of tables by their heading: rows of cells, the first one the head."""
-    pictures, pngs = _figures(figures)
-    blocks = [_section(escape(heading), _cells(rows)) for heading, rows in sections.items()]
-    return _page(title, escape(kicker), [pictures, *blocks]), pngs
+    pngs = _pngs(figures)
+    blocks = [section(escape(heading), cells(rows)) for heading, rows in sections.items()]
+    return document(title, escape(kicker), [_shown(figures, pngs), *blocks]), pngs
 
 
 def write(path: Path, page: str, pngs: dict[str, bytes]) -> Path:
@@ -182,11 +184,13 @@ def write(path: Path, page: str, pngs: dict[str, bytes]) -> Path:
     return path
 
 
-def _page(title: str, kicker: str, blocks: list[str]) -> str:
+def document(title: str, kicker: str, blocks: list[str], style: str = "") -> str:
+    """A whole page; `style` adds to that of all pages."""
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f'<link rel="icon" href="data:,"><style>{STYLE}</style><title>{escape(title)}</title>',
+        f'<link rel="icon" href="data:,"><style>{STYLE}{style}</style>',
+        f"<title>{escape(title)}</title>",
         f'</head><body><main><p class="kicker">{kicker}</p><h1>{escape(title)}</h1>',
         *blocks,
         "</main></body></html>\n",
@@ -194,15 +198,23 @@ def _page(title: str, kicker: str, blocks: list[str]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _figures(figures: dict[str, tuple[str, Figure]]) -> tuple[str, dict[str, bytes]]:
-    """The figures as HTML, and as PNGs by file name."""
-    pngs = {f"{stem}.png": png(figure) for stem, (_, figure) in figures.items()}
-    shown = zip(figures.values(), pngs.values(), strict=True)
-    items = [_figure(k, *figure, picture) for k, (figure, picture) in enumerate(shown, start=1)]
-    return "\n".join(['<div class="figures">', *items, "</div>"]), pngs
+def pictures(shown: list[tuple[str, bytes]], number: int = 1) -> str:
+    """Figures, each a caption and a PNG, numbered from `number`."""
+    items = [_figure(k, *each) for k, each in enumerate(shown, start=number)]
+    return "\n".join(['<div class="figures">', *items, "</div>"])
 
 
-def _cells(rows: list[list[str]]) -> str:
+def _pngs(figures: dict[str, tuple[str, Figure]]) -> dict[str, bytes]:
+    """Figures as PNGs by file name."""
+    return {f"{stem}.png": png(figure) for stem, (_, figure) in figures.items()}
+
+
+def _shown(figures: dict[str, tuple[str, Figure]], pngs: dict[str, bytes]) -> str:
+    captions = [caption for caption, _ in figures.values()]
+    return pictures(list(zip(captions, pngs.values(), strict=True)))
+
+
+def cells(rows: list[list[str]]) -> str:
     """A table of texts."""
     lines = []
     for row, tag in zip(rows, ["th", *["td"] * len(rows)], strict=False):
@@ -216,7 +228,8 @@ def _within(opening: str, content: str, closing: str) -> str:
     return f"{opening}{content}{closing}" if content else ""
 
 
-def _section(heading: str, content: str) -> str:
+def section(heading: str, content: str) -> str:
+    """A heading and what is below it; nothing if that is nothing."""
     return _within(f"<section><h2>{heading}</h2>", content, "</section>")
 
 
@@ -264,9 +277,10 @@ def _warnings(result: dict[str, Any]) -> str:
     return _within("<ul>", "".join(items), "</ul>")
 
 
-def _figure(number: int, caption: str, figure: Figure, picture: bytes) -> str:
+def _figure(number: int, caption: str, picture: bytes) -> str:
     """A figure on a white card. Small ones share a row; wide ones scroll on a narrow screen."""
-    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    with Image.open(io.BytesIO(picture)) as image:
+        width, height = (round(pixels / DENSITY) for pixels in image.size)
     return (
         f'<figure class="{"wide" if width > 680 else "half"}"'
         f' style="flex:1 1 min(100%,{width + 42}px)"><div class="card">'

@@ -3,7 +3,7 @@
 Models are trained on some counts and tested on others: 0 to 2 digits, then 3 (extrapolation); 0, 1
 or 3, then 2 (interpolation); and, on a larger canvas, 0 to 2, then up to 8. Every model is a run
 folder of its own, so that what was trained is not trained again. Then all seeds are measured, and
-tables (CSV), figures (PNG) and one page are written.
+tables (CSV) are written.
 """
 
 import csv
@@ -13,23 +13,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures, report
-from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
+from airscene import checkpoint, figures
+from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig, from_dict
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.evaluation import count_figures
 from airscene.experiments import variance
+from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
-from airscene.inference import load
+from airscene.inference import Predictor, load
 from airscene.model import AIR
 from airscene.presets import DIFFERENCE, DRAW
 from airscene.progress import train_once
 from airscene.runs import Run
-from airscene.tasks import LOOK_SCENES
 from airscene.training import look
 
 LABELS = {
@@ -59,31 +60,77 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size("digits", large=60, most=3, scenes=500, test_scenes=LOOK_SCENES)
+QUICK = Size("digits", large=80, most=6, test_scenes=100)
 
 
-def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
-    """Train what is not yet trained, measure everything, write the page; None if stopped."""
-    size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
-    for i, (name, config) in enumerate(todo.items(), start=1):
-        console.print(f"{i} of {len(todo)}: {name}", style="bold", highlight=False)
-        if not train_once(out / name, "mnist", config, console):
-            return None
+@dataclass(frozen=True)
+class Trained:
+    """A model, all its seeds, and how its training went."""
+
+    config: TrainConfig
+    models: AIR
+    """With a leading axis for the seeds."""
+    served: Predictor
+    """The seed with the best ELBO."""
+    metrics: list[Row]
+
+
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
+    """Train what is not yet trained, measure everything; None if stopped.
+
+    `quick` measures the models that come along, and leaves out what there is no model for.
+    """
+    size = QUICK if quick else FULL
+    models = bundled(size) if quick else trained(out, seeds, console)
+    if models is None:
+        return None
     with console.status("measuring"):
-        tables = measure({name: Run.open(out / name) for name in todo}, size)
-    tables["variance"] = _variance(out / "variance.csv", quick, console)
+        tables = measure(models, size)
+    if not quick:
+        tables["free_energy"] = _free_energy(models, size)
+        tables["variance"] = _variance(out / "variance.csv", console)
+    tables = {name: rows for name, rows in tables.items() if rows}
     for name, rows in tables.items():
         checkpoint.write_text(out / f"{name}.csv", csv_text(rows))
     with console.status("drawing"):
-        return write_page(out, size, tables, quick)
+        return show(models, size, tables)
+
+
+def bundled(size: Size) -> dict[str, Trained]:
+    """Models that come along, by the names of those that would be trained."""
+    known = {
+        "extrapolation/air": load("digits"),
+        "extrapolation/dair": load("digits-difference"),
+        "many/dair": load("digits-difference", canvas=size.large),
+    }
+    return {
+        name: Trained(
+            TrainConfig(model=p.config, data=from_dict(DataConfig, p.note["data"])),
+            jax.tree.map(lambda a: a[None], p.air),
+            p,
+            [],
+        )
+        for name, p in known.items()
+    }
 
 
 # --- Training --------------------------------------------------------------------------------
 
 
-def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
+def trained(out: Path, seeds: int, console: Console) -> dict[str, Trained] | None:
+    """All models, trained now or before; None if stopped."""
+    todo, models = jobs(seeds), {}
+    for i, (name, config) in enumerate(todo.items(), start=1):
+        console.print(f"{i} of {len(todo)}: {name}", style="bold", highlight=False)
+        if not train_once(out / name, "mnist", config, console):
+            return None
+        run = Run.open(out / name)
+        models[name] = Trained(run.config, run.state().model, load(run.path), run.metrics())
+    return models
+
+
+def jobs(seeds: int, size: Size = FULL) -> dict[str, TrainConfig]:
     """Every model to train, by the name of its run folder."""
-    size = QUICK if quick else FULL
     air = ModelConfig(mlp=400)
     dair = replace(DIFFERENCE, mlp=400, patch_features=64, context=3)
     networks = {
@@ -104,8 +151,7 @@ def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
     side = size.large
     large = replace(dair, height=side, width=side, size_mean=dair.size_mean * size.side / side)
     made["many/dair"] = _job(large, size, (0, 1, 2), min(5, size.most))
-    made = {name: replace(config, seeds=seeds) for name, config in made.items()}
-    return {name: _small(config) for name, config in made.items()} if quick else made
+    return {name: replace(config, seeds=seeds) for name, config in made.items()}
 
 
 def _with_draw(model: ModelConfig) -> ModelConfig:
@@ -133,74 +179,73 @@ def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) ->
     return replace(config, batch=128) if model.core == "difference" else config
 
 
-def _small(config: TrainConfig) -> TrainConfig:
-    """The same in a few seconds."""
-    model = config.model
-    if model.glimpse == "draw":
-        model = replace(model, codes=8, draw_steps=2, draw_hidden=16, draw_window=8)
-    model = replace(model, hidden=32, mlp=32, patch_features=8)
-    return replace(config, steps=40, eval_every=20, batch=8, model=model)
-
-
 # --- Measuring -------------------------------------------------------------------------------
 
 
-def measure(runs: dict[str, Run], size: Size) -> dict[str, list[Row]]:
-    """The tables: over training, counts, free energy, and counts on the large canvas."""
-    tables: dict[str, list[Row]] = {"curves": [], "counts": [], "free_energy": [], "many": []}
-    for name, run in runs.items():
+def measure(models: dict[str, Trained], size: Size) -> dict[str, list[Row]]:
+    """The tables: over training, counts, and counts on the large canvas."""
+    tables: dict[str, list[Row]] = {"curves": [], "counts": [], "many": []}
+    for name, one in models.items():
         task, model = name.split("/")
         about = {"task": task, "model": model}
-        tables["curves"] += [about | row for row in _curve(run)]
-        models = run.state().model
-        if run.config.model.counts_objects:
+        tables["curves"] += [about | row for row in _curve(one)]
+        if one.config.model.counts_objects:
             most = size.most if task == "many" else 3
-            rows = [about | row for row in _counts(run, models, size, most)]
+            rows = [about | row for row in _counts(one, size, most)]
             tables["many" if task == "many" else "counts"] += rows
-        if task == "extrapolation":
-            tables["free_energy"] += [{"model": model} | row for row in _free(run, models, size)]
     return tables
 
 
-def _curve(run: Run) -> Iterator[Row]:
-    for row in run.metrics():
+def _free_energy(models: dict[str, Trained], size: Size) -> list[Row]:
+    """That of all models of the paper's table."""
+    tasks = [(*name.split("/"), one) for name, one in models.items()]
+    return [
+        {"model": model} | row
+        for task, model, one in tasks
+        if task == "extrapolation"
+        for row in _free(one, size)
+    ]
+
+
+def _curve(one: Trained) -> Iterator[Row]:
+    for row in one.metrics:
         names = ("elbo", "count_accuracy", "watched_elbo", "watched_count_accuracy")
-        for i in range(run.config.seeds):
+        for i in range(one.config.seeds):
             yield {
-                "seed": run.config.seed + i,
+                "seed": one.config.seed + i,
                 "step": row["step"],
                 **{name: row[name][i] for name in names},
             }
 
 
-def _counts(run: Run, models: AIR, size: Size, most: int) -> Iterator[Row]:
+def _counts(one: Trained, size: Size, most: int) -> Iterator[Row]:
     """Count accuracy of every seed for each number of digits, with a step to spare."""
-    models = models.changed(max_objects=most + 1)
+    models = one.models.changed(max_objects=most + 1)
     for n in range(most + 1):
-        scenes = _scenes(run.config, size, (n,))
+        scenes = _scenes(one.config, size, (n,))
         seen = look(models, jnp.asarray(scenes.images))
         for i, (count, elbo) in enumerate(zip(np.asarray(seen.count), seen.elbo, strict=True)):
             right = count_figures(scenes.counts, count)
             if not np.isfinite(elbo):  # it diverged, and its counts mean nothing
                 right = dict.fromkeys(right, math.nan)
-            yield {"seed": run.config.seed + i, "objects": n, **right}
+            yield {"seed": one.config.seed + i, "objects": n, **right}
 
 
-def _free(run: Run, models: AIR, size: Size) -> Iterator[Row]:
+def _free(one: Trained, size: Size) -> Iterator[Row]:
     """Minus the ELBO of every seed, under the p(n) of training and under a uniform one.
 
     N is that of training: 3, as in the paper.
     """
-    priors = {"training": models}
-    if run.config.model.counts_objects:
-        priors["uniform"] = models.changed(count_prior="uniform")
+    priors = {"training": one.models}
+    if one.config.model.counts_objects:
+        priors["uniform"] = one.models.changed(count_prior="uniform")
     sets = {"up_to_2": (0, 1, 2), "only_3": (3,)}
-    images = {k: jnp.asarray(_scenes(run.config, size, c).images) for k, c in sets.items()}
+    images = {k: jnp.asarray(_scenes(one.config, size, c).images) for k, c in sets.items()}
     for prior, changed in priors.items():
         elbo = {name: np.asarray(look(changed, x).elbo) for name, x in images.items()}
-        for i in range(run.config.seeds):
+        for i in range(one.config.seeds):
             values = {name: -float(e[i]) for name, e in elbo.items()}
-            yield {"seed": run.config.seed + i, "p(n)": prior, **values}
+            yield {"seed": one.config.seed + i, "p(n)": prior, **values}
 
 
 def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
@@ -215,7 +260,7 @@ def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
     )
 
 
-def _variance(path: Path, quick: bool, console: Console) -> list[Row]:
+def _variance(path: Path, console: Console) -> list[Row]:
     """The gradient's variance, measured now or before."""
     if path.is_file():
         with path.open(newline="") as file:
@@ -225,50 +270,51 @@ def _variance(path: Path, quick: bool, console: Console) -> list[Row]:
                 for row in csv.DictReader(file)
             ]
     with console.status("measuring the gradient's variance"):
-        return variance.run(quick)
+        return variance.run()
 
 
 # --- The page --------------------------------------------------------------------------------
 
 
-def write_page(out: Path, size: Size, tables: dict[str, list[Row]], quick: bool) -> Path:
-    """Figures as PNGs, and index.html with everything on it."""
+def show(models: dict[str, Trained], size: Size, tables: dict[str, list[Row]]) -> Page:
+    """The figures, and the tables for people."""
     pictures = {
-        "curves": (
-            "Over training, on held-out scenes with the count that training never shows: mean of "
-            "all seeds, and their lowest and highest. DRAW has no count.",
-            figures.generalisation(_by_model(tables["curves"])),
-        ),
         "reconstructions": (
             "Three digits, after training on 0 to 2 (best seed of each by ELBO): the image, then "
             "what each model makes of it, with the windows in the order of their steps.",
-            _reconstructions(out, size),
+            _reconstructions(models, size),
         ),
         "many": (
-            f"DAIR trained on 0 to 2 digits (shaded) on a {size.large}x{size.large} canvas, asked "
-            f"about up to {size.most}: mean of all seeds, their lowest and highest.",
+            f"DAIR trained on 0 to 2 digits (shaded), asked about up to {size.most} on a "
+            f"{size.large}x{size.large} canvas: mean of all seeds, their lowest and highest.",
             figures.counts_curve(tables["many"], trained=2),
         ),
         "crowd": (
             f"{size.most} digits on that canvas, and the objects that DAIR finds.",
-            _crowd(out, size),
-        ),
-        "variance": (
-            "Noise of the core's gradient by number of objects, for each estimator, with the "
-            "paper's likelihood and with a Bernoulli one; dashed, the length of the gradient.",
-            figures.variance(tables["variance"]),
+            _crowd(models["many/dair"], size),
         ),
     }
+    if "curves" in tables:
+        caption = (
+            "Over training, on held-out scenes with the count that training never shows: mean of "
+            "all seeds, and their lowest and highest. DRAW has no count."
+        )
+        drawn = figures.generalisation(_by_model(tables["curves"]))
+        pictures = {"curves": (caption, drawn)} | pictures
+    if "variance" in tables:
+        caption = (
+            "Noise of the core's gradient by number of objects, for each estimator, with the "
+            "paper's likelihood and with a Bernoulli one; dashed, the length of the gradient."
+        )
+        pictures["variance"] = (caption, figures.variance(tables["variance"]))
     sections = {
-        "Free energy (lower is better)": _free_energy_table(tables["free_energy"]),
         "Counts, % right (mean, lowest to highest seed)": _counts_table(tables["counts"]),
         "Counts on the large canvas, % right": _counts_table(tables["many"]),
     }
-    kicker = "airscene reproduce generalisation" + (" --quick: its figures mean nothing" * quick)
-    page, pngs = report.build_page(
-        "Counting past what was seen", kicker, figures=pictures, sections=sections
-    )
-    return report.write(out / "index.html", page, pngs)
+    if "free_energy" in tables:
+        heading = "Free energy (lower is better)"
+        sections = {heading: _free_energy_table(tables["free_energy"])} | sections
+    return Page("Counting past what was seen", pictures, sections)
 
 
 def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
@@ -283,19 +329,21 @@ def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     }
 
 
-def _reconstructions(out: Path, size: Size) -> Any:
-    models = {m: load(out / "extrapolation" / m, 4) for m in ("air", "dair")}
-    models["draw"] = load(out / "extrapolation" / "draw")
-    config = Run.open(out / "extrapolation" / "dair").config
+def _reconstructions(models: dict[str, Trained], size: Size) -> Any:
+    config = models["extrapolation/dair"].config
     images = list(as_float(_scenes(config, size, (3,)).images[:10])[..., 0])
-    rows = {LABELS[m]: model.infer_batch(images) for m, model in models.items()}
+    rows = {}
+    for name in ("air", "dair", "draw"):
+        if one := models.get(f"extrapolation/{name}"):
+            counting = one.config.model.counts_objects
+            air = one.served.air.changed(max_objects=4) if counting else one.served.air
+            rows[LABELS[name]] = Predictor(air).infer_batch(images)
     return figures.side_by_side(images, rows, without_windows=(LABELS["draw"],))
 
 
-def _crowd(out: Path, size: Size) -> Any:
-    model = load(out / "many" / "dair", size.most + 1)
-    config = Run.open(out / "many" / "dair").config
-    images = list(as_float(_scenes(config, size, (size.most,)).images[:6])[..., 0])
+def _crowd(one: Trained, size: Size) -> Any:
+    model = Predictor(one.served.air.changed(max_objects=size.most + 1))
+    images = list(as_float(_scenes(one.config, size, (size.most,)).images[:6])[..., 0])
     return figures.side_by_side(images, {"DAIR": model.infer_batch(images)})
 
 

@@ -2,10 +2,9 @@
 
 Trains AIR (exact in what is discrete, and with the score function) and the supervised baseline, all
 seeds of each, measures them on held-out scenes, optimises some of these directly, and writes tables
-(CSV), figures (PNG) and one page.
+(CSV).
 """
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures, report
+from airscene import checkpoint, figures
 from airscene.config import EVAL_SEED
+from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
+from airscene.inference import load
 from airscene.inverse import evaluation, optimise, results
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.illustration import illustrate
@@ -65,13 +66,19 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(test_scenes=60, optimised=4, restarts=1, steps=4)
+QUICK = Size(test_scenes=200, optimised=8, restarts=1, steps=40)
 
 
-def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
-    """Train what is not yet trained, measure everything, write the page; None if stopped."""
-    size, todo = QUICK if quick else FULL, jobs(min(seeds, 2) if quick else seeds, quick)
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
+    """Train what is not yet trained, measure everything; None if stopped.
+
+    `quick` measures the model that comes along, against direct optimisation alone.
+    """
     OpenGL(WORLDS["objects"], 32, workers=1).close()  # the figures need it: say so at once
+    if quick:
+        one = jax.tree.map(lambda a: a[None], load("objects").network)
+        return measure(out, {"air": one}, {"air": 0}, QUICK, console)
+    todo = jobs(seeds)
     for i, (name, config) in enumerate(todo.items(), start=1):
         console.print(f"{i} of {len(todo)}: {LABELS[name]}", style="bold", highlight=False)
         if not train_once(out / name, "objects", config, console):
@@ -79,26 +86,19 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Path | None:
     runs = {name: Run.open(out / name) for name in todo}
     models = {name: run.state().model for name, run in runs.items()}
     served = {name: best_seed(run.metrics()[-1]) for name, run in runs.items()}
-    return measure(out, models, served, size, quick, console)
+    return measure(out, models, served, FULL, console)
 
 
-def jobs(seeds: int, quick: bool = False) -> dict[str, InverseConfig]:
+def jobs(seeds: int) -> dict[str, InverseConfig]:
     """Every model to train, by the name of its run folder."""
     air = InverseConfig(seeds=seeds)
-    made = {
+    return {
         "air": air,
         "score": replace(air, objective="score", batch=64),  # two samples of each image
         # Labels of a symmetrical thing are ambiguous: its sd must be free to say so.
         "supervised": replace(
             air, objective="supervised", model=NetworkConfig(most_sd=2.0, level=True)
         ),
-    }
-    if not quick:
-        return made
-    small = NetworkConfig(hidden=32, level=True)
-    return {
-        name: replace(c, steps=20, eval_every=10, batch=4, scenes=100, model=small)
-        for name, c in made.items()
     }
 
 
@@ -110,10 +110,9 @@ def measure(
     models: dict[str, InverseNetwork],
     served: dict[str, int],
     size: Size,
-    quick: bool,
     console: Console,
-) -> Path:
-    """The tables and the page, from the models of all seeds; `served` has the best ELBO."""
+) -> Page:
+    """The tables and what to show, from the models of all seeds; `served` has the best ELBO."""
     problem = make_problem("objects")
     world = WORLDS["objects"]
     renderer = make_renderer("auto", world, RENDER_SIZE)
@@ -124,7 +123,7 @@ def measure(
         with console.status("measuring all seeds"):
             accuracy = _accuracy(models, pictures, renderer)
         with console.status("optimising images directly"):
-            best = {name: pick(models[name], served[name]) for name in ("air", "supervised")}
+            best = {name: pick(models[name], served[name]) for name in served}
             with clear_errors(small):
                 direct = Direct(problem, best["air"], small, pictures, size)
         tables = {"accuracy": accuracy, "optimisation": direct.rows, "failures": direct.failures()}
@@ -135,17 +134,13 @@ def measure(
     finally:
         renderer.close()
         small.close()
-    kicker = "airscene reproduce objects" + (" --quick: its figures mean nothing" * quick)
     sections = {
         "Held-out scenes: mean of all seeds (lowest to highest)": _accuracy_table(accuracy),
         f"Direct optimisation of {len(direct.images)} images ({jax.devices()[0].device_kind}, "
         f"{type(small).__name__})": _as_cells(direct.rows),
         "How direct optimisation ends, in images": _as_cells(tables["failures"]),
     }
-    page, pngs = report.build_page(
-        "Vision as inverse graphics: single objects", kicker, figures=shown, sections=sections
-    )
-    return report.write(out / "index.html", page, pngs)
+    return Page("Vision as inverse graphics: single objects", shown, sections)
 
 
 def _accuracy(
@@ -220,14 +215,8 @@ class Direct:
     def _seconds_a_step(self, name: str, kinds: int | None = None) -> float:
         """Wall-clock time of a gradient step for one image, all its kinds side by side."""
         kinds, steps = kinds or len(self.problem.kinds), min(20, self.size.steps)
-        start = self.problem.sample(kinds, 0)
-        start = Slots(jnp.ones((kinds, 1)), jnp.arange(kinds)[:, None], jnp.asarray(start.pose))
-        x = jnp.repeat(self.x[:1], kinds, axis=0)
-        call = (self.render, self.problem, name, steps, self.likelihood, x, start)
-        jax.block_until_ready(optimise.ascend(*call).log_lik)
-        begun = time.perf_counter()
-        jax.block_until_ready(optimise.ascend(*call).log_lik)
-        return (time.perf_counter() - begun) / (steps + 1)
+        call = self.render, self.problem, name, steps, kinds, self.likelihood, self.x[0]
+        return optimise.seconds_a_step(*call)
 
     def _row(
         self, name: str, slots: Slots, log_lik: np.ndarray, steps: np.ndarray, seconds: float
@@ -283,27 +272,27 @@ def _pictures(
     renderer: Renderer,
 ) -> dict[str, tuple[str, Any]]:
     images, scratch = direct.images, direct.found["adam"]
-    guesses = {
-        "AIR": direct.guess,
-        "supervised": results.best_guesses(best["supervised"], images),
-        "optimised": scratch,
-    }
+    networks = {LABELS[name]: best[name] for name in ("air", "supervised") if name in best}
+    guesses = {label: results.best_guesses(net, images) for label, net in networks.items()}
+    guesses["optimised"] = scratch
     drawn = {
         label: list(render_all(renderer, jax.tree.map(lambda a: np.asarray(a)[:SHOWN], g)) / 255)
         for label, g in guesses.items()
     }
-    every = {
-        "AIR": results.best_guesses(best["air"], pictures.images),
-        "supervised": results.best_guesses(best["supervised"], pictures.images),
+    errors = {
+        label: evaluation.errors(
+            problem, results.best_guesses(net, pictures.images), pictures.truth
+        )
+        for label, net in networks.items()
     }
-    errors = {k: evaluation.errors(problem, v, pictures.truth) for k, v in every.items()}
     errors["optimised (adam)"] = evaluation.errors(problem, scratch, direct.truth)
     return {
         "figure6": (
-            "Held-out images; what AIR infers, never having seen a label; what the same network "
-            f"infers that was trained on the labels; the best that adam finds from "
-            f"{direct.size.restarts} random starts. All rendered again from the parameters. Of AIR "
-            "and the supervised network, the seed with the best ELBO.",
+            "Held-out images; what AIR infers, never having seen a label; "
+            + "what the same network infers that was trained on the labels; " * (len(networks) > 1)
+            + f"the best that adam finds from {direct.size.restarts} random "
+            + f"start{'s' * (direct.size.restarts > 1)}. All rendered again from the parameters. "
+            "Of each network, the seed with the best ELBO.",
             figures.rows_of_images({"image": list(images[:SHOWN] / 255), **drawn}),
         ),
         "errors": (

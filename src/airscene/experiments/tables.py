@@ -20,10 +20,15 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean, lowest and highest; and how many seeds have none, since they diverged."""
+    """Mean, lowest and highest; and how many seeds have none, since they diverged.
+
+    Of one seed, its value alone.
+    """
     finite = [value for value in values if np.isfinite(value)]
     if not finite:
         return "diverged"
     mean, low, high = np.mean(finite), min(finite), max(finite)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
     lost = f", {len(values) - len(finite)} diverged" if len(finite) < len(values) else ""
     return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{lost})"

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from airscene.inverse.objective import Likelihood, Render
 from airscene.inverse.problem import Problem
 from airscene.renderers import Slots
+from airscene.timing import seconds
 
 OPTIMISERS = {
     "momentum": optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.02, 0.9)),
@@ -112,6 +113,22 @@ def search(
     if problem.presence < 1:
         slots = Slots(slots.present * there[:, None], slots.kind, slots.pose)
     return Search(slots, best)
+
+
+def seconds_a_step(
+    render: Render,
+    problem: Problem,
+    name: str,
+    steps: int,
+    kinds: int,
+    likelihood: Likelihood,
+    x: Float[Array, "side side channels"],
+) -> float:
+    """Wall-clock time of a gradient step for one image, so many kinds side by side."""
+    pose = jnp.asarray(problem.sample(kinds, 0).pose)
+    start = Slots(jnp.ones((kinds, 1)), jnp.arange(kinds)[:, None], pose)
+    call = render, problem, name, steps, likelihood, jnp.stack([x] * kinds), start
+    return seconds(lambda: ascend(*call).log_lik, repeats=1) / (steps + 1)
 
 
 def reached(

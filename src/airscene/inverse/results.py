@@ -1,7 +1,6 @@
 """Evaluation and report of a model that inverts a renderer."""
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from airscene.presets import PRESETS
 from airscene.renderers import Renderer, Slots, box_average, make_renderer, resolved
 from airscene.renderers.world import RENDER_SIZE
 from airscene.runs import seeds_table
+from airscene.timing import seconds
 from airscene.training import pick
 
 SHOWN = 20
@@ -101,12 +101,7 @@ def milliseconds(predictor: InversePredictor, pictures: Pictures, repeats: int =
     """Time of one image through the compiled network: median of several."""
     size = predictor.network.config.input_size
     small = np.asarray(box_average(jnp.asarray(pictures.images[:1], jnp.float32) / 255, size))
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(infer_compiled(predictor.network, small))
-        times.append(time.perf_counter() - start)
-    return 1000 * float(np.median(times))
+    return 1000 * seconds(lambda: infer_compiled(predictor.network, small), repeats)
 
 
 def report_run(run: Any) -> Path:

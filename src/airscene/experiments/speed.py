@@ -1,0 +1,170 @@
+"""How long inference takes (appendix J), with the models that come along: nothing is trained.
+
+A step's time is that of an image divided by the steps that were executed, as in the paper.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from airscene import checkpoint, figures
+from airscene.config import DataConfig, from_dict
+from airscene.data import make_scenes
+from airscene.data.scenes import as_float
+from airscene.errors import AirsceneError
+from airscene.experiments.page import Page
+from airscene.experiments.tables import Row, csv_text
+from airscene.inference import Predictor, infer_compiled, load
+from airscene.inverse import optimise
+from airscene.inverse.inference import infer_compiled as invert_compiled
+from airscene.inverse.objective import Likelihood
+from airscene.inverse.problem import WORLDS
+from airscene.renderers import make_renderer
+from airscene.renderers.differences import differentiable
+from airscene.timing import seconds
+
+PAPER = {
+    "2D step, AIR": 5.6,
+    "2D image of 3 digits, DAIR": 17.0,
+    "3D step, AIR": 2.3,
+    "3D gradient step": 5.0,
+}
+"""Milliseconds, in 2D on a Quadro K4000, in 3D on a CPU."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    images: int = 50
+    repeats: int = 7
+    steps: int = 20
+    """Gradient steps."""
+
+
+FULL, QUICK = Size(), Size(images=10, repeats=3, steps=5)
+
+
+def run(out: Path, seeds: int, quick: bool, console: Console) -> Page:
+    """Measure it all; `seeds` has no meaning here."""
+    size = QUICK if quick else FULL
+    with console.status("measuring"):
+        rows = [*_digits(size), *_objects(size)]
+        batches = _batches(size)
+    checkpoint.write_text(out / "speed.csv", csv_text(rows))
+    checkpoint.write_text(out / "batches.csv", csv_text(batches))
+    sections = {
+        "One image at a time, in milliseconds (medians)": _cells(rows),
+        "In batches": [list(batches[0]), *([str(v) for v in r.values()] for r in batches)],
+    }
+    shown = _compared({row["what"]: row for row in rows})
+    caption = (
+        "Milliseconds of the compiled program, one image at a time, beside the paper's: in 2D on a "
+        "Quadro K4000 GPU, in 3D on a CPU. Ours on the machine named below; logarithmic scale."
+    )
+    return Page("Speed of inference", {"speed": (caption, figures.speeds(shown))}, sections)
+
+
+# --- Measuring -------------------------------------------------------------------------------
+
+
+def _digits(size: Size) -> list[Row]:
+    """Images of 0, 1, 2 digits with AIR, of 3 with DAIR, which can count them."""
+    air, dair = load("digits"), load("digits-difference", max_objects=3)
+    rows = [_one_by_one(air, n, size, f"2D, {n} digit{'s' * (n != 1)}, AIR") for n in range(3)]
+    return [*rows, _one_by_one(dair, 3, size, "2D, 3 digits, DAIR")]
+
+
+def _one_by_one(predictor: Predictor, n: int, size: Size, what: str) -> Row:
+    """The mean image of a few: through the program alone, and from an array to a `Scene`."""
+    data = from_dict(DataConfig, predictor.note["data"])
+    scenes = make_scenes(data, predictor.config, held_out=True, scenes=size.images, counts=(n,))
+    x, air = as_float(scenes.images), predictor.air
+    steps = float(np.mean(predictor.infer_arrays(x).steps))
+    program = seconds(lambda: [infer_compiled(air, a[None]) for a in x], size.repeats)
+    whole = seconds(lambda: [predictor.infer(a[..., 0]) for a in x] and None, size.repeats)
+    return _row(what, program / len(x), whole / len(x), steps)
+
+
+def _objects(size: Size) -> list[Row]:
+    """An image of a table; and, where there is a renderer, a step of optimising it instead."""
+    predictor = load("objects")
+    small, picture = np.zeros((1, 32, 32, 3), np.float32), np.zeros((128, 128, 3), np.uint8)
+    repeats = size.repeats * size.images
+    program = seconds(lambda: invert_compiled(predictor.network, small), repeats)
+    whole = seconds(lambda: predictor.infer(picture) and None, repeats)
+    rows = [_row("3D, 1 object, AIR", program, whole, 1)]
+    try:
+        renderer = make_renderer("auto", WORLDS["objects"], 32)
+    except AirsceneError:  # MuJoCo is not there
+        return rows
+    with renderer:
+        problem, c = predictor.problem, predictor.network.config
+        render = differentiable(renderer, problem.steps, central=True)
+        call = (render, problem, "adam", size.steps, 1, Likelihood(c.sigma, c.blur))
+        took = optimise.seconds_a_step(*call, jax.numpy.asarray(small[0]))
+    return [*rows, _row("3D, gradient step of one object", took, None, 1)]
+
+
+def _row(what: str, program: float, whole: float | None, steps: float) -> Row:
+    return {
+        "what": what,
+        "steps": round(steps, 2),
+        "program": round(1000 * program, 4),
+        "step": round(1000 * program / steps, 4),
+        "infer": None if whole is None else round(1000 * whole, 4),
+    }
+
+
+def _batches(size: Size) -> list[Row]:
+    """Images a second through the compiled programs, many at once."""
+    many = 256 if jax.default_backend() == "cpu" else 16_384
+    digits, objects = load("digits"), load("objects")
+    data = from_dict(DataConfig, digits.note["data"])
+    scenes = make_scenes(data, digits.config, held_out=True, scenes=many)
+    x = jax.numpy.asarray(as_float(scenes.images))
+    tables = jax.numpy.zeros((many, 32, 32, 3))
+    calls = {
+        "2D, 0 to 2 digits, AIR": lambda: infer_compiled(digits.air, x),
+        "3D, 1 object, AIR": lambda: invert_compiled(objects.network, tables),
+    }
+    return [
+        {"what": what, "batch": many, "images/s": round(many / seconds(call, size.repeats))}
+        for what, call in calls.items()
+    ]
+
+
+# --- What to show ----------------------------------------------------------------------------
+
+
+def _compared(rows: dict[str, Row]) -> dict[str, tuple[float, float]]:
+    """Ours and the paper's, where both are known."""
+    ours = {
+        "2D step, AIR": rows["2D, 2 digits, AIR"]["step"],
+        "2D image of 3 digits, DAIR": rows["2D, 3 digits, DAIR"]["program"],
+        "3D step, AIR": rows["3D, 1 object, AIR"]["step"],
+    }
+    if gradient := rows.get("3D, gradient step of one object"):
+        ours["3D gradient step"] = gradient["step"]
+    return {label: (value, PAPER[label]) for label, value in ours.items()}
+
+
+def _cells(rows: list[Row]) -> list[list[str]]:
+    """The table for people, with the paper's figures beside ours."""
+    paper = {
+        "2D, 2 digits, AIR": ("", "5.6"),
+        "2D, 3 digits, DAIR": ("17", "5.6"),
+        "3D, 1 object, AIR": ("8, of several objects", "2.3"),
+        "3D, gradient step of one object": ("", "5"),
+    }
+    head = ["", "steps", "an image", "a step", "model.infer", "paper: an image", "paper: a step"]
+    lines = [head]
+    for row in rows:
+        values = row["program"], row["step"], row["infer"]
+        cells = ["" if value is None else f"{value:.2g}" for value in values]
+        theirs = paper.get(row["what"], ("", ""))
+        lines.append([row["what"], f"{row['steps']:g}", *cells, *theirs])
+    return lines
