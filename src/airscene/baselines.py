@@ -1,4 +1,4 @@
-"""What AIR's codes are compared with (appendix E): a CNN, a convolutional auto-encoder, classifiers.
+"""What AIR's codes are compared with (appendix E): a CNN, an auto-encoder; and the classifiers.
 
 All of them are trained by `fit`, a compiled loop of AdamW with a cosine to zero. Their leaves are
 arrays, so that `jax.vmap` trains many at once.
@@ -20,6 +20,9 @@ UNITS = 512
 LEARNING_RATE = 1e-3
 WARMUP = 200
 """Steps over which the learning rate rises: without, the auto-encoder's units die at once."""
+
+
+Inputs = Float[Array, "rows *shape"] | UInt8[Array, "rows *shape"]
 
 
 class Settings(NamedTuple):
@@ -141,7 +144,7 @@ def fit(
     loss: Callable[..., Float[Array, ""]],
     batch: int,
     network: Any,
-    x: Float[Array, "rows *shape"] | UInt8[Array, "rows *shape"],
+    x: Inputs,
     y: Int[Array, " rows"],
     rows: Int[Array, " shown"],
     labels: Int[Array, ""] | int,
@@ -174,7 +177,9 @@ def fit(
 
 @jax.jit
 def accuracy(
-    network: Any, x: Float[Array, "rows *shape"] | UInt8[Array, "rows *shape"], y: Int[Array, " rows"]
+    network: Any,
+    x: Inputs,
+    y: Int[Array, " rows"],
 ) -> Float[Array, ""]:
     """The share of rows that a classifier gets right."""
 
@@ -199,7 +204,7 @@ def _rectified(inputs: int, outputs: int, key: Key[Array, ""]) -> eqx.nn.Linear:
     """A layer that keeps the scale of what goes through rectified units (He et al. 2015)."""
     layer = eqx.nn.Linear(inputs, outputs, key=key)
     weight = jax.random.normal(key, (outputs, inputs)) * jnp.sqrt(2 / inputs)
-    return eqx.tree_at(lambda l: (l.weight, l.bias), layer, (weight, jnp.zeros(outputs)))
+    return eqx.tree_at(lambda it: (it.weight, it.bias), layer, (weight, jnp.zeros(outputs)))
 
 
 def _pool(x: Float[Array, "h w c"]) -> Float[Array, "hh ww c"]:

@@ -209,7 +209,7 @@ class TrainConfig:
     """Share of the training images whose true counts (and boxes, where known) may be used, e.g.
     0.01; 0 trains without labels."""
     label_weight: float = 10.0
-    """With labels: how much a labelled image's count weighs, in nats of its ELBO."""
+    """With labels: how much the log-probability of a true count weighs in the loss."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -14,10 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image, ImageDraw
 from scipy.ndimage import gaussian_filter
-from scipy.optimize import isotonic_regression
 
 if TYPE_CHECKING:
     from airscene.scene import Scene
@@ -34,20 +32,7 @@ WIDE, HALF = 9.95, 4.6
 INK, MUTED, FAINT = "#22262b", "#7a828c", "#d9dde2"
 LINE, SEED_LINE = "#1f5aa6", "#a9c0dd"
 RED, GREEN = "#c8452f", "#3f8f4f"
-MODEL_COLOURS = {
-    "AIR": RED,
-    "DAIR": LINE,
-    "DRAW": MUTED,
-    "AIR+DRAW": "#e39a2d",
-    "DAIR+DRAW": GREEN,
-}
 ERROR_COLOURS = (LINE, RED, "#e39a2d", GREEN, MUTED)
-ESTIMATOR_COLOURS = {
-    "marginal": LINE,
-    "nvil": RED,
-    "concrete": GREEN,
-    "vimco": "#8a5bb5",
-}
 
 
 def curves(
@@ -89,20 +74,20 @@ def reconstructions(
     margin = _overhang(scenes, height, width)
     ratio = (height + 2 * margin) / (width + 2 * margin)
     pairs, columns = _shape(len(images))
-    figure, tiles = _tiles(2 * pairs, columns, WIDE, ratio, feet=(0.0, 0.26), room=(0.2, 0.22))
+    figure, tiles = tile_grid(2 * pairs, columns, WIDE, ratio, feet=(0.0, 0.26), room=(0.2, 0.22))
     for k, (image, scene) in enumerate(zip(images, scenes, strict=True)):
         first = k + k // columns * columns  # each row of images is followed by one of scenes
         pair = tiles[first], tiles[first + columns]
         for axes, picture in zip(pair, (image, scene.render()), strict=True):
-            _show(axes, picture)
+            show(axes, picture)
             axes.set(xlim=(-margin, width + margin), ylim=(height + margin, -margin))
         if objects:
             _draw_windows(pair[1], scene)
-            _note(pair[1], f"{scene.count} object{'' if scene.count == 1 else 's'}")
+            note(pair[1], f"{scene.count} object{'' if scene.count == 1 else 's'}")
         if k % columns == 0:
             for axes, text in zip(pair, ("image", "inferred"), strict=True):
-                _note(axes, text, at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90)
-    _step_legend(figure, max((scene.count for scene in scenes), default=0) * objects)
+                note(axes, text, at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90)
+    step_legend(figure, max((scene.count for scene in scenes), default=0) * objects)
     return figure
 
 
@@ -117,20 +102,20 @@ def side_by_side(
     margin = _overhang(every, height, width)
     ratio = (height + 2 * margin) / (width + 2 * margin)
     columns = len(images)
-    figure, tiles = _tiles(1 + len(rows), columns, WIDE, ratio, room=(0.2, 0.22))
+    figure, tiles = tile_grid(1 + len(rows), columns, WIDE, ratio, room=(0.2, 0.22))
     lines = {"image": list(images)} | {k: [s.render() for s in mine] for k, mine in rows.items()}
     for row, (label, pictures) in enumerate(lines.items()):
         for column, picture in enumerate(pictures):
             axes = tiles[row * columns + column]
-            _show(axes, picture)
+            show(axes, picture)
             axes.set(xlim=(-margin, width + margin), ylim=(height + margin, -margin))
             if label in rows and label not in without_windows:
                 _draw_windows(axes, rows[label][column])
-        _note(
+        note(
             tiles[row * columns], label,
             at=(0, 0.5), offset=(-4, 0), ha="right", va="center", rotation=90,
         )  # fmt: skip
-    _step_legend(figure, max((scene.count for scene in every), default=0))
+    step_legend(figure, max((scene.count for scene in every), default=0))
     return figure
 
 
@@ -140,14 +125,14 @@ def rows_of_images(rows: Mapping[str, Sequence[np.ndarray]], most: int = 10) -> 
     blocks, columns = _shape(total, most)
     lines = len(rows)
     feet = (*[0.0] * (lines - 1), 0.12)
-    figure, tiles = _tiles(blocks * lines, columns, WIDE, 1.0, feet=feet, room=(0.2, 0.0))
+    figure, tiles = tile_grid(blocks * lines, columns, WIDE, 1.0, feet=feet, room=(0.2, 0.0))
     for line, (label, images) in enumerate(rows.items()):
         for k, image in enumerate(images):
             axes = tiles[(k // columns * lines + line) * columns + k % columns]
-            _show(axes, image)
+            show(axes, image)
             if k % columns == 0:
                 at = {"at": (0, 0.5), "offset": (-4, 0), "rotation": 90}
-                _note(axes, label, ha="right", va="center", **at)
+                note(axes, label, ha="right", va="center", **at)
     return figure
 
 
@@ -174,8 +159,8 @@ def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem:
                 ends = np.concatenate([[0.0], np.sort(values)])
                 axes.step(ends, share, where="post", color=colour, linewidth=1.8, label=label)
         axes.set(xlim=(0, reach), ylim=(0, 102))
-        _frame(axes, "", f"{'position' if unit == 'cm' else 'angle'}, {unit} off")
-        _title(axes, name.capitalize())
+        frame_plot(axes, "", f"{'position' if unit == 'cm' else 'angle'}, {unit} off")
+        heading(axes, name.capitalize())
     grid[0].set_ylabel("% below", fontsize=8.5, color=MUTED)
     if any(models):
         lines = {
@@ -188,108 +173,16 @@ def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem:
     return figure
 
 
-def time_to_reach(seconds: Mapping[str, np.ndarray], network: float) -> Figure:
-    """The share of images whose search has succeeded, by time: a line for each optimiser."""
-    figure = Figure(figsize=(HALF, 3.0), layout="constrained")
-    axes = figure.subplots()
-    most = max((s[np.isfinite(s)].max(initial=1.0) for s in seconds.values()), default=1.0)
-    for (label, times), colour in zip(seconds.items(), ERROR_COLOURS, strict=False):
-        ends = np.sort(times[np.isfinite(times)])
-        share = 100 * np.arange(1, len(ends) + 1) / len(times)
-        at, high = np.append(ends, most), np.append(share, share[-1] if len(share) else 0)
-        axes.step(at, high, where="post", color=colour, linewidth=1.8, label=label)
-    axes.axvline(network, color=INK, linestyle="--", linewidth=1.2)
-    axes.set(xscale="log", ylim=(0, 102))
-    _frame(axes, "% of images", "seconds for an image")
-    axes.legend(frameon=False, fontsize=8.5)
-    return figure
-
-
-def speeds(pairs: Mapping[str, tuple[float, float]]) -> Figure:
-    """Milliseconds of each thing, ours above the paper's: the bars say how much, on a log scale."""
-    figure = Figure(figsize=(WIDE, 0.6 + 0.55 * len(pairs)), layout="constrained")
-    axes = figure.subplots()
-    low = 10 ** math.floor(math.log10(min(min(pair) for pair in pairs.values())))
-    for row, pair in enumerate(pairs.values()):
-        for value, colour, shift in zip(pair, (LINE, MUTED), (-0.19, 0.19), strict=True):
-            axes.barh(row + shift, value - low, 0.36, left=low, color=colour)
-            whose = ", the paper's" * (colour is MUTED)
-            style = {"va": "center", "size": 8.5, "color": colour, "weight": "bold"}
-            at = {"xytext": (5, 0), "textcoords": "offset points"}
-            axes.annotate(f"{value:.2g} ms{whose}", (value, row + shift), **at, **style)
-    axes.set(xscale="log", xlim=(low, 5 * max(max(pair) for pair in pairs.values())))
-    axes.set_yticks(range(len(pairs)), list(pairs))
-    axes.invert_yaxis()
-    _frame(axes, "", "milliseconds")
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", labelcolor=INK, labelsize=9.5)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    return figure
-
-
 def setup(outside: np.ndarray, seen: np.ndarray) -> Figure:
     """A scene from outside, and what its camera sees of it."""
     figure = Figure(figsize=(WIDE * 0.72, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2.2, 1))
     for axes, image in ((left, outside), (right, seen)):
-        _show(axes, image)
+        show(axes, image)
     return figure
 
 
-def generalisation(tasks: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
-    """ELBO and count accuracy on the watched scenes over training: a line per model, by task.
-
-    A line is the mean over seeds; the band around it reaches from the lowest to the highest.
-    """
-    figure = Figure(figsize=(WIDE, 2.9 * len(tasks) + 0.3), layout="constrained")
-    panels = figure.subplots(len(tasks), 2, squeeze=False, gridspec_kw={"wspace": 0.06})
-    for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
-        _by_model(left, models, "watched_elbo", "ELBO, nats per image")
-        _by_model(right, models, "watched_count_accuracy", "counts right, %", 100.0)
-        _title(left, task.capitalize())
-        right.set_ylim(-2, 102)
-    lines = panels[0, 0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper right", ncols=5, frameon=False, fontsize=8.5)
-    return figure
-
-
-def _by_model(
-    axes: Axes, models: dict[str, list[dict[str, Any]]], key: str, unit: str, scale: float = 1.0
-) -> None:
-    """One quantity of several models over training."""
-    everything = []
-    for label, rows in models.items():
-        steps = sorted({row["step"] for row in rows})
-        seeds = [[row[key] for row in rows if row["step"] == step] for step in steps]
-        values = scale * np.array(seeds, float)
-        if np.isfinite(values).any():
-            _band(axes, steps, values, label, MODEL_COLOURS[label])
-            everything.append(values.ravel())
-    _dress(axes, np.concatenate(everything), unit)
-
-
-def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
-    """Count accuracy by the true number of objects; what training showed is shaded."""
-    figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
-    axes = figure.subplots()
-    counts = sorted({row["objects"] for row in rows})
-    values = np.array(
-        [[100 * row["count_accuracy"] for row in rows if row["objects"] == n] for n in counts]
-    )
-    axes.axvspan(min(counts) - 0.3, trained + 0.3, color="#eef3fa", linewidth=0)
-    _band(axes, counts, values, "DAIR", LINE, marker="o", markersize=5)
-    for n, mean in zip(counts, np.nanmean(values, axis=1), strict=True):
-        style = {"ha": "center", "size": 8.5, "color": LINE, "weight": "bold"}
-        axes.annotate(f"{mean:.1f}", (n, mean), (0, 7), textcoords="offset points", **style)
-    _frame(axes, "% of held-out scenes", "digits in the image")
-    _title(axes, "Counts right")
-    axes.set(xlim=(min(counts) - 0.3, max(counts) + 0.3), ylim=(0, 112), yticks=range(0, 101, 25))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
-
-
-def _band(
+def band(
     axes: Axes, x: Sequence[float], values: np.ndarray, label: str, colour: str, **style: Any
 ) -> None:
     """The mean over the last axis, in a band from the lowest to the highest value."""
@@ -305,7 +198,7 @@ def histogram(counts: np.ndarray) -> Figure:
     numbers = np.bincount(counts)
     axes.bar(np.arange(len(numbers)), numbers, color=LINE, width=0.7)
     axes.set_xticks(np.arange(len(numbers)))
-    _frame(axes, "scenes", "objects found")
+    frame_plot(axes, "scenes", "objects found")
     return figure
 
 
@@ -340,9 +233,9 @@ def samples(images: Sequence[np.ndarray]) -> Figure:
     """Images that the model draws by itself, from the prior."""
     height, width = images[0].shape[:2] if len(images) else (1, 1)
     rows, columns = _shape(len(images))
-    figure, tiles = _tiles(rows, columns, WIDE, height / width)
+    figure, tiles = tile_grid(rows, columns, WIDE, height / width)
     for axes, image in zip(tiles, images, strict=False):
-        _show(axes, image)
+        show(axes, image)
     return figure
 
 
@@ -352,35 +245,16 @@ def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Fi
     `centres` is (scenes, steps, 2), x and y in pixels; `used` (scenes, steps) says which count.
     """
     rows, columns = _shape(used.shape[1], most=3)
-    figure, tiles = _tiles(rows, columns, HALF, height / width, feet=(0.46,))
+    figure, tiles = tile_grid(rows, columns, HALF, height / width, feet=(0.46,))
     for step, (axes, mine) in enumerate(zip(tiles, used.T, strict=False)):
         axes.set(visible=True, xlim=(0, width), ylim=(height, 0))
         _plain(axes, frame=True)
-        _note(axes, f"step {step + 1}", color=step_colour(step), size=9, weight="bold")
+        note(axes, f"step {step + 1}", color=step_colour(step), size=9, weight="bold")
         if mine.any():
-            _heatmap(axes, centres[mine, step], height, width, step_colour(step))
-            _note(axes, f"in {mine.mean():.0%} of scenes", offset=(0, -16))
+            heatmap(axes, centres[mine, step], height, width, step_colour(step))
+            note(axes, f"in {mine.mean():.0%} of scenes", offset=(0, -16))
         else:
-            _note(axes, "never used", at=(0.5, 0.5), offset=(0, 0), va="center", size=9)
-    return figure
-
-
-def variance(rows: Sequence[dict[str, Any]]) -> Figure:
-    """How noisy the core's gradient is, by number of objects: a panel for each likelihood.
-
-    The noise is a standard deviation, the root of the covariance's trace. Dashed, on the same
-    scale: the length of the exact gradient, with a gap where noise drowns it.
-    """
-    likelihoods = list(dict.fromkeys(row["likelihood"] for row in rows))
-    figure = Figure(figsize=(WIDE, 3.4), layout="constrained")
-    panels = figure.subplots(1, len(likelihoods), sharey=True, squeeze=False)[0]
-    ends = []
-    for axes, likelihood in zip(panels, likelihoods, strict=True):
-        ends.append(_noise(axes, [row for row in rows if row["likelihood"] == likelihood]))
-        _frame(axes, "noise of the core's gradient", "objects in the image")
-        _title(axes, likelihood.capitalize())
-    for axes, points in zip(panels, ends, strict=True):  # now that their common scale is known
-        _label_ends(axes, points)
+            note(axes, "never used", at=(0.5, 0.5), offset=(0, 0), va="center", size=9)
     return figure
 
 
@@ -439,7 +313,7 @@ def _shape(count: int, most: int = 10) -> tuple[int, int]:
     return rows, max(-(-count // rows), 1)
 
 
-def _tiles(
+def tile_grid(
     rows: int, columns: int, width: float, ratio: float, feet=(0.0,), room=(0.0, 0.0)
 ) -> tuple[Figure, list[Axes]]:
     """A grid of axes, row by row, hidden until used; images of this ratio fill them exactly.
@@ -469,14 +343,15 @@ def _plain(axes: Axes, frame: bool = False) -> None:
     axes.spines[:].set(visible=frame, color=FAINT)
 
 
-def _show(axes: Axes, image: np.ndarray) -> None:
+def show(axes: Axes, image: np.ndarray) -> None:
+    """An image that fills its axes."""
     height, width = image.shape[:2]
     axes.set_visible(True)
     axes.imshow(_rgb(image), extent=(0, width, height, 0), interpolation="nearest")
     _plain(axes)
 
 
-def _note(axes: Axes, text: str, at=(0.5, 0), offset=(0, -4), **style: Any) -> None:
+def note(axes: Axes, text: str, at=(0.5, 0), offset=(0, -4), **style: Any) -> None:
     """Text at a point of the axes (in shares of it), by default centred under them."""
     style = {"ha": "center", "va": "top", "color": MUTED, "size": 8} | style
     axes.annotate(text, at, offset, xycoords="axes fraction", textcoords="offset points", **style)
@@ -496,7 +371,7 @@ def _draw_windows(axes: Axes, scene: "Scene") -> None:
         axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, **border))
 
 
-def _step_legend(figure: Figure, steps: int) -> None:
+def step_legend(figure: Figure, steps: int) -> None:
     """The steps' names in their colours, at the top right."""
     width, height = figure.get_size_inches()
     for step in range(steps):
@@ -505,7 +380,7 @@ def _step_legend(figure: Figure, steps: int) -> None:
         figure.text(x, y, f"step {step + 1}", ha="right", va="top", **style)
 
 
-def _heatmap(axes: Axes, centres: np.ndarray, height: int, width: int, colour: str) -> None:
+def heatmap(axes: Axes, centres: np.ndarray, height: int, width: int, colour: str) -> None:
     """Bins are a 32nd of the shorter side; smoothed, since few scenes fall in each."""
     bins = [max(1, round(32 * side / min(height, width))) for side in (height, width)]
     inside = ((0, height), (0, width))
@@ -521,10 +396,10 @@ def _curve(
 ) -> None:
     """One quantity over steps. Rows that lack it are left out."""
     rows = [row for row in metrics if np.isfinite(np.array(row.get(key, []), float)).any()]
-    _title(axes, title)
+    heading(axes, title)
     if not rows:
         _plain(axes)
-        _note(axes, "not measured", at=(0.5, 0.5))
+        note(axes, "not measured", at=(0.5, 0.5))
         return
     steps = [row["step"] for row in rows]
     values = scale * np.array([row[key] for row in rows], float)
@@ -532,27 +407,28 @@ def _curve(
     if seeds > 1:
         axes.plot(steps, values, color=SEED_LINE, linewidth=0.9)
     axes.plot(steps, middle, color=LINE, linewidth=2.2, marker="o" if len(rows) == 1 else None)
-    _dress(axes, values, unit + (f", {seeds} seeds" if seeds > 1 else ""))
+    dress(axes, values, unit + (f", {seeds} seeds" if seeds > 1 else ""))
     label = ("median\n" if seeds > 1 else "") + f"{middle[-1]:.1f}".replace("-", "\N{MINUS SIGN}")
     style = {"va": "center", "color": LINE, "weight": "bold", "size": 9}
     axes.annotate(label, (steps[-1], middle[-1]), (6, 0), textcoords="offset points", **style)
 
 
-def _dress(axes: Axes, values: np.ndarray, unit: str) -> None:
+def dress(axes: Axes, values: np.ndarray, unit: str) -> None:
     """Limits, ticks and unit of a curve. A first plunge must not flatten all that follows."""
     low, high = np.nanquantile(values, 0.04), np.nanmax(values)
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
     axes.margins(x=0)
-    _frame(axes, unit, "training step")
+    frame_plot(axes, unit, "training step")
     axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
 
 
-def _title(axes: Axes, text: str) -> None:
+def heading(axes: Axes, text: str) -> None:
+    """The name of a plot, above it at the left."""
     axes.set_title(text, loc="left", fontsize=10.5, weight="bold", color=INK, pad=10)
 
 
-def _frame(axes: Axes, unit: str, below: str) -> None:
+def frame_plot(axes: Axes, unit: str, below: str) -> None:
     """Grid, spines, unit and the x axis' label of a plot of lines."""
     axes.grid(axis="y", color="#eef0f3", linewidth=0.9)
     axes.set_axisbelow(True)
@@ -561,44 +437,3 @@ def _frame(axes: Axes, unit: str, below: str) -> None:
     axes.tick_params(length=0, labelsize=8.5, labelcolor=MUTED, pad=5)
     axes.set_title(unit, loc="right", fontsize=8.5, color=MUTED, pad=10)
     axes.set_xlabel(below, fontsize=8.5, color=MUTED)
-
-
-def _noise(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """A line for each estimator. Returns the height at which each ends, its label and colour."""
-    ends = []
-
-    def line(mine: list[dict[str, Any]], key: str, label: str, colour: str, **style: Any) -> None:
-        values = np.sqrt([row[key] or np.nan for row in mine])
-        axes.plot([row["objects"] for row in mine], values, color=colour, **style)
-        ends.append((float(values[-1]), label, colour))
-
-    for name, colour in ESTIMATOR_COLOURS.items():
-        mine = [row for row in rows if row["estimator"] == name]
-        if not mine:
-            continue
-        if name == "marginal":
-            line(mine, "core_signal", "exact gradient", MUTED, linewidth=1.3, linestyle="--")
-        cost = mine[0]["rollouts"]
-        label = name if cost == 1 else f"{name}, {cost} rollouts"
-        line(mine, "core_variance", label, colour, linewidth=2, marker="o", markersize=4)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(x=0.03)
-    return ends
-
-
-def _label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Labels at the right, at the heights where lines end; moved apart where they collide."""
-    ends = sorted(end for end in ends if np.isfinite(end[0]))
-    if not ends:
-        return
-    low, high = np.log(axes.get_ylim())
-    heights = (np.log([height for height, _, _ in ends]) - low) / (high - low)
-    apart = 0.07 * np.arange(len(ends))
-    heights = apart + np.clip(isotonic_regression(heights - apart).x, 0, 1 - apart[-1])
-    for height, (_, label, colour) in zip(heights, ends, strict=True):
-        style = {"ha": "left", "va": "center", "color": colour, "weight": "bold", "size": 8.5}
-        _note(axes, label, at=(1, height), offset=(4, 0), **style)

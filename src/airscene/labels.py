@@ -1,8 +1,8 @@
 """Semi-supervised training: the true count, and boxes where known, of some of the images.
 
-A labelled image has its own objective beside the estimator's: the ELBO with q(n) fixed at the true
-count, and the log-probability that the network would have said so. Where the objects are known to
-be, windows are drawn there. `airscene train digits --labels 0.01` uses one image in a hundred.
+Beside the estimator's objective, which every image has, a labelled one has the log-probability that
+the network says the true count; and where its objects are known to be, windows are drawn there.
+`airscene train digits --labels 0.001` uses one image in a thousand.
 """
 
 import equinox as eqx
@@ -15,9 +15,8 @@ from airscene.config import TrainConfig
 from airscene.data.scenes import Scenes
 from airscene.errors import AirsceneError
 from airscene.model import AIR, Step
-from airscene.priors import present
+from airscene.priors import log_count_posterior, present
 
-CLAMP = 1
 SHARE = 4
 """For every so many images of a step, there is one with labels."""
 CENTRE_SD = 0.2
@@ -67,7 +66,7 @@ def label_loss(
     labels: Labels,
     key: Key[Array, ""],
 ) -> Float[Array, ""]:
-    """Minus the objective of a minibatch of labelled images."""
+    """What a minibatch of labelled images adds to the loss."""
     key_rows, key_noise = jax.random.split(key)
     batch = max(1, config.batch // SHARE)
     mine = jax.random.randint(key_rows, (batch,), 0, len(labels.rows))
@@ -75,32 +74,27 @@ def label_loss(
 
     def one(x, n, centres, key):
         steps = model.rollout(x, model.noise(key))
-        terms = model.terms(x, steps)
-        there = present(n, terms.kl_where.size)
-        fixed = (terms.log_lik + terms.log_p)[n] - jnp.sum(there * (terms.kl_where + terms.kl_what))
-        away = _away(steps, there, centres, n) if labels.placed else 0.0
-        return CLAMP * fixed + config.label_weight * terms.log_q[n] - away
+        log_q = log_count_posterior(steps.logit)
+        away = _away(steps, n, centres) if labels.placed else 0.0
+        return config.label_weight * log_q[n] - away
 
     keys = jax.random.split(key_noise, batch)
     return -jnp.mean(jax.vmap(one)(x, labels.counts[mine], labels.centres[mine], keys))
 
 
-def _away(
-    steps: Step, there: Float[Array, " steps"], centres: Float[Array, "most 2"], n: Int[Array, ""]
-) -> Float[Array, ""]:
+def _away(steps: Step, n: Int[Array, ""], centres: Float[Array, "most 2"]) -> Float[Array, ""]:
     """How far windows are from objects: each from its nearest, both ways, in nats.
 
     Steps have no order of their own, so no step is told which object is its.
     """
     apart = jnp.sum((steps.z_where[:, None, 1:] - centres[None]) ** 2, axis=-1)
     cost = apart / (2 * CENTRE_SD**2)
-    pair = (there[:, None] * present(n, len(centres))[None]) == 1
+    mine, yours = present(n, len(apart)), present(n, len(centres))
+    pair = mine[:, None] * yours[None] == 1
     return _nearest(cost, pair) + _nearest(cost.T, pair.T)
 
 
-def _nearest(
-    cost: Float[Array, "mine yours"], pair: Bool[Array, "mine yours"]
-) -> Float[Array, ""]:
+def _nearest(cost: Float[Array, "mine yours"], pair: Bool[Array, "mine yours"]) -> Float[Array, ""]:
     """The cost of each row's cheapest partner, summed over rows that have one."""
     cheapest = jnp.min(jnp.where(pair, cost, 1e6), axis=1, initial=1e6)
     return jnp.sum(jnp.where(jnp.any(pair, axis=1), cheapest, 0.0))

@@ -1,6 +1,6 @@
 """Every named configuration, in one place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
@@ -75,6 +75,15 @@ PRESETS = {
             eval_every=1_000,
             model=ModelConfig(channels=3, size_mean=0.35, object_cost=40.0, saturate=True),
             data=DataConfig(dataset="sprites"),
+        ),
+    ),
+    "omniglot": Preset(
+        "handwritten characters of 42 alphabets, taken apart into strokes: the paper's appendix G",
+        TrainConfig(
+            steps=10_000,
+            eval_every=1_000,
+            model=replace(DIFFERENCE, max_objects=4, mlp=400, saturate=True),
+            data=DataConfig(dataset="omniglot"),
         ),
     ),
     "folder": Preset(

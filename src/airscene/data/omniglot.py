@@ -64,9 +64,7 @@ def omniglot_scenes(request: Request) -> Scenes:
 
 def drawn_strokes(
     height: int, width: int, split: str
-) -> tuple[
-    UInt8[np.ndarray, "drawings height width 1"], Int[np.ndarray, " drawings"], list[str]
-]:
+) -> tuple[UInt8[np.ndarray, "drawings height width 1"], Int[np.ndarray, " drawings"], list[str]]:
     """Every drawing of a split's alphabets, how many pen strokes it took, and its character."""
     strokes = _strokes(split)
     drawings, names = _drawings(height, width)

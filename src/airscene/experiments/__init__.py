@@ -16,7 +16,7 @@ class Experiment:
 
     description: str
     module: str
-    """Its file in this folder."""
+    """Its file in this folder; and its function there, if that is not `run`."""
     paper: str
     """What of the paper it answers: the figure, table or section."""
     shows: str
@@ -27,14 +27,25 @@ class Experiment:
     """What `--quick` makes of it, in words."""
 
     def load(self) -> Callable[[Path, int, bool, Any], "Page | None"]:
-        """Its `run(out, seeds, quick, console)`: what it shows, or None if it was stopped.
+        """Its function (out, seeds, quick, console): what it shows, or None if it was stopped.
 
         Runs and tables go into `out`; the page is written by `gallery`.
         """
-        return import_module(f"airscene.experiments.{self.module}").run
+        module, _, function = self.module.partition(":")
+        return getattr(import_module(f"airscene.experiments.{module}"), function or "run")
 
 
 EXPERIMENTS = {
+    "digits": Experiment(
+        "How AIR learns to see digits",
+        "learning:digits",
+        paper="Figure 3",
+        shows="Trained on scenes of 0 to 2 digits without labels, AIR comes to count them, puts "
+        "one window on each, never uses a third step, and scans each image in an order that "
+        "differs from run to run.",
+        seeds=3,
+        quick="the model that comes along, and the first steps of training",
+    ),
     "generalisation": Experiment(
         "Counting past what was seen: AIR, DAIR and DRAW",
         "generalisation",
@@ -44,6 +55,16 @@ EXPERIMENTS = {
         seeds=8,
         quick="the models that come along, trained on 5,000 of MNIST's digits; without DRAW, "
         "interpolation, free energies and the noise of the gradient",
+    ),
+    "representation": Experiment(
+        "What can be learned from AIR's codes with few labels",
+        "representation",
+        paper="Figure 5, appendix E",
+        shows="From AIR's description of an image of two digits, a small network learns their sum, "
+        "and whether they ascend, with fewer labels than a CNN from pixels or the same network "
+        "from the codes of a convolutional auto-encoder or of DRAW.",
+        seeds=5,
+        quick="the model that comes along; the others trained small: their figures mean nothing",
     ),
     "objects": Experiment(
         "Inverting a 3D renderer: single objects, against two baselines",
@@ -55,6 +76,24 @@ EXPERIMENTS = {
         seeds=5,
         quick="the model that comes along, and few images; without the supervised network",
     ),
+    "omniglot": Experiment(
+        "Characters taken apart into strokes",
+        "omniglot",
+        paper="Appendix G",
+        shows="On handwritten characters, AIR with four steps finds parts that resemble strokes, "
+        "and uses more steps for characters that are more complex.",
+        seeds=3,
+        quick="the model that comes along, on one drawing in eight",
+    ),
+    "sprites": Experiment(
+        "How AIR learns to see sprites that overlap",
+        "learning:sprites",
+        paper="Appendix H",
+        shows="Coloured shapes that overlap are found one by one, even two of a kind; samples from "
+        "the model look like the data, and every run scans images in its own order.",
+        seeds=3,
+        quick="the model that comes along, and the first steps of training",
+    ),
     "speed": Experiment(
         "How long inference takes, in 2D and in 3D",
         "speed",
@@ -64,6 +103,13 @@ EXPERIMENTS = {
         "gradient ascent on one image takes 5 ms for each object, and many are needed.",
         seeds=None,
         quick="fewer repetitions",
+    ),
+    "labels": Experiment(
+        "What a few labels are worth",
+        "labels",
+        paper="Section 5",
+        shows="AIR needs no labels; where some are there, the paper says, they can be used.",
+        seeds=5,
     ),
 }
 """In the paper's order, which is the gallery's."""

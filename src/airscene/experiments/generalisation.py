@@ -23,7 +23,7 @@ from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig, fro
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.evaluation import count_figures
-from airscene.experiments import variance
+from airscene.experiments import plots, variance
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inference import Predictor, load
@@ -287,7 +287,7 @@ def show(models: dict[str, Trained], size: Size, tables: dict[str, list[Row]]) -
         "many": (
             f"DAIR trained on 0 to 2 digits (shaded), asked about up to {size.most} on a "
             f"{size.large}x{size.large} canvas: mean of all seeds, their lowest and highest.",
-            figures.counts_curve(tables["many"], trained=2),
+            plots.counts_curve(tables["many"], trained=2),
         ),
         "crowd": (
             f"{size.most} digits on that canvas, and the objects that DAIR finds.",
@@ -299,14 +299,14 @@ def show(models: dict[str, Trained], size: Size, tables: dict[str, list[Row]]) -
             "Over training, on held-out scenes with the count that training never shows: mean of "
             "all seeds, and their lowest and highest. DRAW has no count."
         )
-        drawn = figures.generalisation(_by_model(tables["curves"]))
+        drawn = plots.generalisation(_by_model(tables["curves"]))
         pictures = {"curves": (caption, drawn)} | pictures
     if "variance" in tables:
         caption = (
             "Noise of the core's gradient by number of objects, for each estimator, with the "
             "paper's likelihood and with a Bernoulli one; dashed, the length of the gradient."
         )
-        pictures["variance"] = (caption, figures.variance(tables["variance"]))
+        pictures["variance"] = (caption, plots.variance(tables["variance"]))
     sections = {
         "Counts, % right (mean, lowest to highest seed)": _counts_table(tables["counts"]),
         "Counts on the large canvas, % right": _counts_table(tables["many"]),

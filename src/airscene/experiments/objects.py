@@ -16,6 +16,7 @@ from rich.console import Console
 
 from airscene import checkpoint, figures
 from airscene.config import EVAL_SEED
+from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inference import load
@@ -303,7 +304,7 @@ def _pictures(
         "optimisation": (
             "The share of images for which direct optimisation has reached the likelihood of "
             "AIR's answer (to one nat), by time; the dashed line is the time of that answer.",
-            figures.time_to_reach(direct.seconds_to_reach, direct.milliseconds / 1000),
+            plots.time_to_reach(direct.seconds_to_reach, direct.milliseconds / 1000),
         ),
         "setup": (
             "The set-up: the camera and its field of view, the true object, and AIR's inference "

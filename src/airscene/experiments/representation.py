@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures
+from airscene import checkpoint
 from airscene.baselines import (
     AutoEncoder,
     CodeClassifier,
@@ -33,6 +33,7 @@ from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.digits import HELD_OUT, embedded_digits, mnist
 from airscene.data.scenes import compose
+from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inference import Predictor, load
@@ -118,7 +119,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     with console.status("measuring reconstructions"):
         errors = reconstruction_errors(out, cae, size, seeds, quick)
     checkpoint.write_text(out / "reconstructions.csv", csv_text(errors))
-    return page(rows, errors, sets[0])
+    return page(rows, errors)
 
 
 def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
@@ -192,7 +193,9 @@ def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
     images = jnp.asarray(make_scenes(data, ModelConfig(), held_out=False).images)
     rows, none = jnp.arange(len(images)), jnp.zeros(len(images), int)
     call = (images, none, rows, len(rows), size.cae_steps, Settings(0.0, 0.0))
-    trained = [fit(reconstruction, size.batch, pick(start, i), *call, keys[i]) for i in range(seeds)]
+    trained = [
+        fit(reconstruction, size.batch, pick(start, i), *call, keys[i]) for i in range(seeds)
+    ]
     stack = jax.tree.map(lambda *a: jnp.stack(a), *trained)
     checkpoint.save_state(path, stack)
     return stack
@@ -331,11 +334,34 @@ def _cae_errors(network: AutoEncoder, images: Any) -> Any:
 # --- The page --------------------------------------------------------------------------------
 
 
-def page(rows: list[Row], errors: list[Row], shown: Collection) -> Page:
+def page(rows: list[Row], errors: list[Row]) -> Page:
     """Accuracy against the number of labels, and the tables."""
     caption = (
         "Accuracy on images of two test digits against the number of labelled images: mean of all "
         "seeds, and their lowest and highest. To see: with few labels AIR's codes, which name the "
         "objects one by one, are ahead of pixels and of codes of the whole image."
     )
-    return Page("", {}, {})
+    named = [row | {"method": METHODS[row["method"]]} for row in rows]
+    tasks = {label: [r for r in named if r["task"] == task] for task, label in TASKS.items()}
+    tables = {
+        f"{label}: % of test images right": _accuracy_table(mine) for label, mine in tasks.items()
+    }
+    heading = "Squared error of reconstructions, a pixel, on held-out images of 0 to 2 digits"
+    tables[heading] = [["method", "mean of seeds (lowest to highest)"]] + [
+        [label, spread([r["error"] for r in errors if r["method"] == method], 4)]
+        for method, label in METHODS.items()
+        if method != "cnn"
+    ]
+    return Page(
+        "What the codes are good for", {"labels": (caption, plots.label_curves(tasks))}, tables
+    )
+
+
+def _accuracy_table(rows: list[Row]) -> list[list[str]]:
+    counts = sorted({row["labels"] for row in rows})
+    lines = [["method", *(f"{n:,} labels" for n in counts)]]
+    for label in METHODS.values():
+        mine = [row for row in rows if row["method"] == label]
+        cells = [spread([100 * r["accuracy"] for r in mine if r["labels"] == n]) for n in counts]
+        lines.append([label, *cells])
+    return lines

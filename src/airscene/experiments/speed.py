@@ -10,11 +10,12 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures
+from airscene import checkpoint
 from airscene.config import DataConfig, from_dict
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
+from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text
 from airscene.inference import Predictor, infer_compiled, load
@@ -65,7 +66,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page:
         "Milliseconds of the compiled program, one image at a time, beside the paper's: in 2D on a "
         "Quadro K4000 GPU, in 3D on a CPU. Ours on the machine named below; logarithmic scale."
     )
-    return Page("Speed of inference", {"speed": (caption, figures.speeds(shown))}, sections)
+    return Page("Speed of inference", {"speed": (caption, plots.speeds(shown))}, sections)
 
 
 # --- Measuring -------------------------------------------------------------------------------

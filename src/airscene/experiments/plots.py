@@ -1,0 +1,363 @@
+"""Figures of the paper's results: NumPy data in, a matplotlib `Figure` out, as in `figures`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from scipy.optimize import isotonic_regression
+
+from airscene.figures import (
+    ERROR_COLOURS,
+    FAINT,
+    GREEN,
+    HALF,
+    INK,
+    LINE,
+    MUTED,
+    RED,
+    STEP_COLOURS,
+    WIDE,
+    band,
+    dress,
+    frame_plot,
+    heading,
+    heatmap,
+    note,
+    show,
+    step_colour,
+    step_legend,
+    tile_grid,
+)
+
+if TYPE_CHECKING:
+    from airscene.scene import Scene
+
+MODEL_COLOURS = {
+    "AIR": RED,
+    "DAIR": LINE,
+    "DRAW": MUTED,
+    "AIR+DRAW": "#e39a2d",
+    "DAIR+DRAW": GREEN,
+}
+
+METHOD_COLOURS = {"AIR": RED, "CNN": LINE, "CAE": "#e39a2d", "DRAW": MUTED}
+MARKERS = "osD^v"
+SHARE_COLOURS = (MUTED, "#e39a2d", GREEN, LINE, "#8a5bb5")
+MOST_STROKES = 6
+"""Drawings of more strokes than these are taken together."""
+ESTIMATOR_COLOURS = {
+    "marginal": LINE,
+    "nvil": RED,
+    "concrete": GREEN,
+    "vimco": "#8a5bb5",
+}
+
+
+def generalisation(tasks: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
+    """ELBO and count accuracy on the watched scenes over training: a line per model, by task.
+
+    A line is the mean over seeds; the band around it reaches from the lowest to the highest.
+    """
+    figure = Figure(figsize=(WIDE, 2.9 * len(tasks) + 0.3), layout="constrained")
+    panels = figure.subplots(len(tasks), 2, squeeze=False, gridspec_kw={"wspace": 0.06})
+    for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
+        _by_model(left, models, "watched_elbo", "ELBO, nats per image")
+        _by_model(right, models, "watched_count_accuracy", "counts right, %", 100.0)
+        heading(left, task.capitalize())
+        right.set_ylim(-2, 102)
+    lines = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper right", ncols=5, frameon=False, fontsize=8.5)
+    return figure
+
+
+def _by_model(
+    axes: Axes, models: dict[str, list[dict[str, Any]]], key: str, unit: str, scale: float = 1.0
+) -> None:
+    """One quantity of several models over training."""
+    everything = []
+    for label, rows in models.items():
+        steps = sorted({row["step"] for row in rows})
+        seeds = [[row[key] for row in rows if row["step"] == step] for step in steps]
+        values = scale * np.array(seeds, float)
+        if np.isfinite(values).any():
+            band(axes, steps, values, label, MODEL_COLOURS[label])
+            everything.append(values.ravel())
+    dress(axes, np.concatenate(everything), unit)
+
+
+def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
+    """Count accuracy by the true number of objects; what training showed is shaded."""
+    figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
+    axes = figure.subplots()
+    counts = sorted({row["objects"] for row in rows})
+    values = np.array(
+        [[100 * row["count_accuracy"] for row in rows if row["objects"] == n] for n in counts]
+    )
+    axes.axvspan(min(counts) - 0.3, trained + 0.3, color="#eef3fa", linewidth=0)
+    band(axes, counts, values, "DAIR", LINE, marker="o", markersize=5)
+    for n, mean in zip(counts, np.nanmean(values, axis=1), strict=True):
+        style = {"ha": "center", "size": 8.5, "color": LINE, "weight": "bold"}
+        axes.annotate(f"{mean:.1f}", (n, mean), (0, 7), textcoords="offset points", **style)
+    frame_plot(axes, "% of held-out scenes", "digits in the image")
+    heading(axes, "Counts right")
+    axes.set(xlim=(min(counts) - 0.3, max(counts) + 0.3), ylim=(0, 112), yticks=range(0, 101, 25))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def time_to_reach(seconds: Mapping[str, np.ndarray], network: float) -> Figure:
+    """The share of images whose search has succeeded, by time: a line for each optimiser."""
+    figure = Figure(figsize=(HALF, 3.0), layout="constrained")
+    axes = figure.subplots()
+    most = max((s[np.isfinite(s)].max(initial=1.0) for s in seconds.values()), default=1.0)
+    for (label, times), colour in zip(seconds.items(), ERROR_COLOURS, strict=False):
+        ends = np.sort(times[np.isfinite(times)])
+        share = 100 * np.arange(1, len(ends) + 1) / len(times)
+        at, high = np.append(ends, most), np.append(share, share[-1] if len(share) else 0)
+        axes.step(at, high, where="post", color=colour, linewidth=1.8, label=label)
+    axes.axvline(network, color=INK, linestyle="--", linewidth=1.2)
+    axes.set(xscale="log", ylim=(0, 102))
+    frame_plot(axes, "% of images", "seconds for an image")
+    axes.legend(frameon=False, fontsize=8.5)
+    return figure
+
+
+def speeds(pairs: Mapping[str, tuple[float, float]]) -> Figure:
+    """Milliseconds of each thing, ours above the paper's: the bars say how much, on a log scale."""
+    figure = Figure(figsize=(WIDE, 0.6 + 0.55 * len(pairs)), layout="constrained")
+    axes = figure.subplots()
+    low = 10 ** math.floor(math.log10(min(min(pair) for pair in pairs.values())))
+    for row, pair in enumerate(pairs.values()):
+        for value, colour, shift in zip(pair, (LINE, MUTED), (-0.19, 0.19), strict=True):
+            axes.barh(row + shift, value - low, 0.36, left=low, color=colour)
+            whose = ", the paper's" * (colour is MUTED)
+            style = {"va": "center", "size": 8.5, "color": colour, "weight": "bold"}
+            at = {"xytext": (5, 0), "textcoords": "offset points"}
+            axes.annotate(f"{value:.2g} ms{whose}", (value, row + shift), **at, **style)
+    axes.set(xscale="log", xlim=(low, 5 * max(max(pair) for pair in pairs.values())))
+    axes.set_yticks(range(len(pairs)), list(pairs))
+    axes.invert_yaxis()
+    frame_plot(axes, "", "milliseconds")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", labelcolor=INK, labelsize=9.5)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    return figure
+
+
+def variance(rows: Sequence[dict[str, Any]]) -> Figure:
+    """How noisy the core's gradient is, by number of objects: a panel for each likelihood.
+
+    The noise is a standard deviation, the root of the covariance's trace. Dashed, on the same
+    scale: the length of the exact gradient, with a gap where noise drowns it.
+    """
+    likelihoods = list(dict.fromkeys(row["likelihood"] for row in rows))
+    figure = Figure(figsize=(WIDE, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(likelihoods), sharey=True, squeeze=False)[0]
+    ends = []
+    for axes, likelihood in zip(panels, likelihoods, strict=True):
+        ends.append(_noise(axes, [row for row in rows if row["likelihood"] == likelihood]))
+        frame_plot(axes, "noise of the core's gradient", "objects in the image")
+        heading(axes, likelihood.capitalize())
+    for axes, points in zip(panels, ends, strict=True):  # now that their common scale is known
+        _label_ends(axes, points)
+    return figure
+
+
+def _noise(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[tuple[float, str, str]]:
+    """A line for each estimator. Returns the height at which each ends, its label and colour."""
+    ends = []
+
+    def line(mine: list[dict[str, Any]], key: str, label: str, colour: str, **style: Any) -> None:
+        values = np.sqrt([row[key] or np.nan for row in mine])
+        axes.plot([row["objects"] for row in mine], values, color=colour, **style)
+        ends.append((float(values[-1]), label, colour))
+
+    for name, colour in ESTIMATOR_COLOURS.items():
+        mine = [row for row in rows if row["estimator"] == name]
+        if not mine:
+            continue
+        if name == "marginal":
+            line(mine, "core_signal", "exact gradient", MUTED, linewidth=1.3, linestyle="--")
+        cost = mine[0]["rollouts"]
+        label = name if cost == 1 else f"{name}, {cost} rollouts"
+        line(mine, "core_variance", label, colour, linewidth=2, marker="o", markersize=4)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.03)
+    return ends
+
+
+def _label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Labels at the right, at the heights where lines end; moved apart where they collide."""
+    ends = sorted(end for end in ends if np.isfinite(end[0]))
+    if not ends:
+        return
+    low, high = np.log(axes.get_ylim())
+    heights = (np.log([height for height, _, _ in ends]) - low) / (high - low)
+    apart = 0.07 * np.arange(len(ends))
+    heights = apart + np.clip(isotonic_regression(heights - apart).x, 0, 1 - apart[-1])
+    for height, (_, label, colour) in zip(heights, ends, strict=True):
+        style = {"ha": "left", "va": "center", "color": colour, "weight": "bold", "size": 8.5}
+        note(axes, label, at=(1, height), offset=(4, 0), **style)
+
+
+def label_curves(tasks: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
+    """Accuracy against the number of labels: a panel for each task, a line for each method."""
+    figure = Figure(figsize=(WIDE, 3.7), layout="constrained")
+    panels = figure.subplots(1, len(tasks), gridspec_kw={"wspace": 0.08})
+    for axes, (task, rows) in zip(panels, tasks.items(), strict=True):
+        counts = sorted({row["labels"] for row in rows})
+        for marker, (method, colour) in zip(MARKERS, METHOD_COLOURS.items(), strict=False):
+            mine = [row for row in rows if row["method"] == method]
+            values = [[100 * r["accuracy"] for r in mine if r["labels"] == n] for n in counts]
+            band(axes, counts, np.array(values), method, colour, marker=marker, markersize=5)
+        axes.set(xscale="log", xticks=counts, xticklabels=[f"{n:,}" for n in counts], ylim=(0, 102))
+        axes.minorticks_off()
+        frame_plot(axes, "% of test images right", "labelled images")
+        heading(axes, task)
+    lines = panels[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def label_shares(
+    curves: Mapping[float, tuple[Sequence[int], np.ndarray]], stages: Sequence[int]
+) -> Figure:
+    """Count accuracy over training by the share of labels, and after some steps against it.
+
+    `curves` has, by share, the steps and the accuracy in percent (steps, seeds).
+    """
+    figure = Figure(figsize=(WIDE, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
+    shares = list(curves)
+    for k, (share, (steps, values)) in enumerate(curves.items()):
+        label = f"{share:.2%}".rstrip("0%").rstrip(".") + "%" if share else "none"
+        style = {"marker": MARKERS[k % 5], "markersize": 4}
+        band(left, steps, values, label, SHARE_COLOURS[k], **style)
+    for k, stage in enumerate(stages):
+        rows = [values[list(steps).index(stage)] for steps, values in curves.values()]
+        style = {"marker": MARKERS[k], "markersize": 5}
+        colour = SHARE_COLOURS[len(SHARE_COLOURS) - 1 - k]
+        band(right, range(len(shares)), np.array(rows), f"{stage} steps", colour, **style)
+    right.set_xticks(range(len(shares)), ["none", *(f"{100 * s:g}%" for s in shares[1:])])
+    for axes, below in ((left, "training step"), (right, "images with labels")):
+        axes.set_ylim(0, 102)
+        frame_plot(axes, "% of held-out counts right", below)
+        axes.legend(frameon=False, fontsize=8.5, loc="lower right")
+    heading(left, "Over training")
+    heading(right, "By labels")
+    return figure
+
+
+def policies(seeds: Sequence[tuple[np.ndarray, np.ndarray]], height: int, width: int) -> Figure:
+    """Where the first step (red) and the second (green) look, a panel for each seed.
+
+    For each seed the centres (scenes, steps, 2) in pixels and which of them are used. The arrow
+    shows the way from the first to the second in scenes of several objects, on average.
+    """
+    figure, tiles = tile_grid(2, len(seeds), 0.62 * WIDE, height / width, (0.08, 0.42), (0.6, 0.25))
+    for column, (centres, used) in enumerate(seeds):
+        way, share = direction(centres, used)
+        for step in range(2):
+            axes = tiles[step * len(seeds) + column]
+            axes.set(visible=True, xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[])
+            axes.spines[:].set(visible=True, color=FAINT)
+            heatmap(axes, centres[used[:, step], step], height, width, step_colour(step))
+            middle, reach = np.array([width, height]) / 2, 0.3 * min(width, height)
+            if share:
+                arrow = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.8, "mutation_scale": 16}
+                head, tail = tuple(middle + reach * way), tuple(middle - reach * way)
+                axes.annotate("", head, tail, arrowprops=arrow)
+            if column == 0:
+                style = {"color": step_colour(step), "weight": "bold", "size": 9.5}
+                at = {"at": (0, 0.5), "offset": (-6, 0), "ha": "right", "va": "center"}
+                note(axes, f"step {step + 1}", **at, **style)
+        note(
+            tiles[len(seeds) + column],
+            f"the second lies that way\nin {share:.0%} of scenes" if share else "",
+        )
+        at = {"at": (0.5, 1), "offset": (0, 4), "va": "bottom"}
+        note(tiles[column], f"seed {column}", **at, color=INK, size=9.5)
+    return figure
+
+
+def direction(centres: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, float]:
+    """The mean unit vector from the first window to the second, and how often that is the way."""
+    both = used[:, 1]
+    if not both.any():
+        return np.zeros(2), 0.0
+    steps = centres[both, 1] - centres[both, 0]
+    steps = steps / np.maximum(np.linalg.norm(steps, axis=1, keepdims=True), 1e-6)
+    mean = steps.mean(axis=0)
+    way = mean / max(float(np.linalg.norm(mean)), 1e-6)
+    return way, float(np.mean(steps @ way > 0))
+
+
+def by_step(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> Figure:
+    """Images, and below them what has been drawn after each step, each step in its colour."""
+    most = max(scene.count for scene in scenes)
+    columns = len(images)
+    figure, tiles = tile_grid(1 + most, columns, WIDE, 1.0, room=(0.5, 0.22))
+    labels = ["image", *(f"{k} step{'s' * (k > 1)}" for k in range(1, most + 1))]
+    for column, (image, scene) in enumerate(zip(images, scenes, strict=True)):
+        show(tiles[column], image)
+        for k in range(1, scene.count + 1):
+            show(tiles[k * columns + column], coloured(scene, k))
+    for row, label in enumerate(labels):
+        axes = tiles[row * columns]
+        axes.set(visible=True, xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        note(axes, label, at=(0, 0.5), offset=(-4, 0), ha="right", va="center", size=9)
+    step_legend(figure, most)
+    return figure
+
+
+def coloured(scene: "Scene", steps: int) -> np.ndarray:
+    """The first objects of a scene, each in its step's colour."""
+    picture = np.zeros((scene.height, scene.width, 3))
+    for k in range(min(steps, scene.count)):
+        alone = scene
+        for other in reversed(range(scene.count)):
+            alone = alone if other == k else alone.without(other)
+        picture += np.asarray(alone.render())[..., :1] * np.array(to_rgb(STEP_COLOURS[k]))
+    return picture.clip(0, 1)
+
+
+def steps_by_strokes(seeds: Sequence[np.ndarray], strokes: np.ndarray, most: int) -> Figure:
+    """How many steps are used, and how that goes with the number of pen strokes.
+
+    Left: the share of drawings by steps, a bar for each seed. Right: the mean number of steps by
+    pen strokes, a line for each seed; the size of a point is the share of the drawings.
+    """
+    figure = Figure(figsize=(WIDE, 3.1), layout="constrained")
+    left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
+    wide = 0.8 / len(seeds)
+    groups = [strokes == k for k in range(1, MOST_STROKES)] + [strokes >= MOST_STROKES]
+    sizes = [120 * mine.mean() + 8 for mine in groups]
+    for i, steps in enumerate(seeds):
+        shares = 100 * np.bincount(steps, minlength=most + 1)[: most + 1] / len(steps)
+        colour, label = SHARE_COLOURS[i % len(SHARE_COLOURS)], f"seed {i}"
+        left.bar(
+            np.arange(most + 1) + (i - (len(seeds) - 1) / 2) * wide, shares, wide, color=colour
+        )
+        means = [steps[mine].mean() if mine.any() else np.nan for mine in groups]
+        right.plot(range(1, MOST_STROKES + 1), means, color=colour, linewidth=1.6, label=label)
+        right.scatter(range(1, MOST_STROKES + 1), means, sizes, color=colour, zorder=3)
+    ticks = [str(k) for k in range(1, MOST_STROKES)] + [f"{MOST_STROKES}+"]
+    right.set_xticks(range(1, MOST_STROKES + 1), ticks)
+    left.set_xticks(range(most + 1))
+    right.legend(frameon=False, fontsize=8.5, loc="lower right")
+    frame_plot(left, "% of drawings", "steps used")
+    frame_plot(right, "mean steps used", "pen strokes of the person who drew it")
+    heading(left, "Steps")
+    heading(right, "Steps and strokes")
+    return figure
