@@ -32,6 +32,8 @@ class Settings(NamedTuple):
     """AdamW's weight decay."""
     dropout: float | Float[Array, "*many"]
     """The share of hidden units that each step leaves out."""
+    noise: float | Float[Array, "*many"] = 0.0
+    """Standard deviation of the noise that each step adds to its inputs."""
 
 
 class CodeClassifier(eqx.Module):
@@ -91,7 +93,6 @@ class PixelClassifier(eqx.Module):
         self, x: Float[Array, "side side 1"], dropout: Any, key: Key[Array, ""]
     ) -> Float[Array, " classes"]:
         """Logits of the classes."""
-        x = as_float(x)
         for layer in self.filters:
             x = _pool(jax.nn.relu(layer(x)))
         return self.output(_drop(jax.nn.relu(self.hidden(x.ravel())), dropout, key))
@@ -126,17 +127,21 @@ class AutoEncoder(eqx.Module):
 
 
 def classification(
-    network: Any, x: Float[Array, "..."], y: Int[Array, ""], dropout: Any, key: Key[Array, ""]
+    network: Any, x: Array, y: Int[Array, ""], settings: Settings, key: Key[Array, ""]
 ) -> Float[Array, ""]:
     """The loss of a classifier: cross-entropy."""
-    return optax.softmax_cross_entropy_with_integer_labels(network(x, dropout, key), y)
+    key_noise, key_drop = jax.random.split(key)
+    noisy = as_float(x) + settings.noise * jax.random.normal(key_noise, x.shape)
+    logits = network(noisy, settings.dropout, key_drop)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 
 
 def reconstruction(
-    network: AutoEncoder, x: Float[Array, "side side 1"], y: Any, dropout: Any, key: Any
+    network: AutoEncoder, x: Array, y: Any = None, settings: Any = None, key: Any = None
 ) -> Float[Array, ""]:
     """The loss of the auto-encoder: squared error."""
-    return jnp.sum((as_float(x) - network.decode(network.encode(as_float(x)), x.shape[0])) ** 2)
+    x = as_float(x)
+    return jnp.sum((x - network.decode(network.encode(x), x.shape[0])) ** 2)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -165,7 +170,7 @@ def fit(
 
         def mean_loss(network):
             each = jax.vmap(loss, (None, 0, 0, None, 0))
-            return jnp.mean(each(network, x[mine], y[mine], settings.dropout, keys[1:]))
+            return jnp.mean(each(network, x[mine], y[mine], settings, keys[1:]))
 
         updates, moments = optimiser.update(jax.grad(mean_loss)(network), moments)
         rate = LEARNING_RATE * jnp.minimum(t / WARMUP, (1 + jnp.cos(jnp.pi * t / steps)) / 2)
@@ -184,7 +189,7 @@ def accuracy(
     """The share of rows that a classifier gets right."""
 
     def right(row):
-        logits = network(row[0], 0.0, jax.random.key(0))
+        logits = network(as_float(row[0]), 0.0, jax.random.key(0))
         return jnp.argmax(logits) == row[1]
 
     return jnp.mean(jax.lax.map(right, (x, y), batch_size=500))

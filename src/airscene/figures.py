@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from airscene.scene import Scene
 
 STEP_COLOURS = (
-    "#ff3b30", "#30c552", "#3a86ff", "#ffb000", "#d65cff", "#12c2d6", "#ff7ab2", "#b4e600",
+    "#ff4b33", "#00c795", "#3f8cff", "#ffc400", "#d65cff", "#7fd6ff", "#ff9ac6", "#b4e600",
     "#c08552", "#9aa0ff",
 )  # fmt: skip
-"""Of each step's windows: red, green, blue as in the paper, then others, then from the start."""
+"""Of each step's windows: red, green, blue as in the paper, in shades that the colour-blind tell
+apart; then others, then from the start."""
 
 DENSITY = 2
 """Pixels of a PNG for each CSS pixel."""
@@ -420,7 +421,10 @@ def dress(axes: Axes, values: np.ndarray, unit: str) -> None:
     axes.set_ylim(low - room, high + room)
     axes.margins(x=0)
     frame_plot(axes, unit, "training step")
-    axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
+    short = axes.get_xlim()[1] < 1_000
+    axes.xaxis.set_major_formatter(
+        lambda step, _: f"{step:g}" if short or not step else f"{step / 1000:g}k"
+    )
 
 
 def heading(axes: Axes, text: str) -> None:

@@ -45,7 +45,7 @@ MODEL_COLOURS = {
     "DAIR+DRAW": GREEN,
 }
 
-METHOD_COLOURS = {"AIR": RED, "CNN": LINE, "CAE": "#e39a2d", "DRAW": MUTED}
+METHOD_COLOURS = {"DAIR": RED, "AIR": "#8a5bb5", "CNN": LINE, "CAE": "#e39a2d", "DRAW": MUTED}
 MARKERS = "osD^v"
 SHARE_COLOURS = (MUTED, "#e39a2d", GREEN, LINE, "#8a5bb5")
 MOST_STROKES = 6
@@ -225,7 +225,7 @@ def label_curves(tasks: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
         frame_plot(axes, "% of test images right", "labelled images")
         heading(axes, task)
     lines = panels[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
+    figure.legend(*lines, loc="outside upper right", ncols=5, frameon=False, fontsize=9)
     return figure
 
 

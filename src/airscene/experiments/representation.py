@@ -37,15 +37,22 @@ from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inference import Predictor, load
-from airscene.presets import preset
+from airscene.presets import DIFFERENCE, preset
 from airscene.progress import train_once
 from airscene.runs import Run
 from airscene.training import pick
 
-METHODS = {"air": "AIR", "cnn": "CNN", "cae": "CAE", "draw": "DRAW"}
+METHODS = {"dair": "DAIR", "air": "AIR", "cnn": "CNN", "cae": "CAE", "draw": "DRAW"}
 TASKS = {"sum": "Sum of two digits", "order": "Do they ascend?"}
-SETTINGS = [Settings(d, p) for d in (0.0, 0.1) for p in (0.0, 0.5)]
+SETTINGS = [
+    Settings(decay=0.3, dropout=0.2),
+    Settings(decay=0.3, dropout=0.5),
+    Settings(decay=1.0, dropout=0.2),
+    Settings(decay=1.0, dropout=0.0, noise=0.4),
+    Settings(decay=1.0, dropout=0.2, noise=0.4),
+]
 """Each method has the choice between these, by its accuracy on the validation split."""
+BUNDLED = {"air": "digits", "dair": "digits-difference"}
 VALIDATION = 6
 """One training digit in so many is in validation scenes only."""
 
@@ -55,12 +62,12 @@ class Size:
     """How large all of it is."""
 
     dataset: str = "mnist"
-    labels: tuple[int, ...] = (100, 300, 1_000, 3_000, 10_000, 40_000)
+    labels: tuple[int, ...] = (100, 300, 1_000, 5_000, 40_000)
     validation: int = 4_000
     test: int = 10_000
-    cae_steps: int = 10_000
-    most_steps: int = 6_000
-    """Of a classifier with the most labels; fewer with fewer."""
+    cae_steps: int = 4_000
+    most_steps: int = 12_000
+    """Of a classifier with the most labels; fewer with fewer. The CNN has half as many."""
     batch: int = 128
     filters: int = 64
     """Of the CNN and of the auto-encoder."""
@@ -114,7 +121,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     rows = []
     for method in METHODS:
         with console.status(f"classifying: {METHODS[method]}"):
-            rows += _measured(out, method, cae, sets, size, seeds, quick)
+            rows += measured(out, method, cae, sets, size, seeds, quick)
     checkpoint.write_text(out / "accuracy.csv", csv_text(rows))
     with console.status("measuring reconstructions"):
         errors = reconstruction_errors(out, cae, size, seeds, quick)
@@ -123,7 +130,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
 
 
 def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
-    """The run folders: AIR (quick: the bundled one is taken), and DRAW."""
+    """The run folders: AIR and DAIR (quick: those that come along are taken), and DRAW."""
     draw = replace(preset("draw"), data=DataConfig(dataset="mnist"), seeds=seeds)
     if quick:
         tiny = replace(draw.model, codes=8, draw_steps=2, draw_hidden=16, draw_window=8)
@@ -131,12 +138,13 @@ def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
         return {"draw": replace(draw, steps=20, eval_every=20, batch=8, model=tiny, data=few)}
     air = TrainConfig(
         steps=20_000,
-        eval_every=1_000,
+        eval_every=2_000,
         seeds=seeds,
-        model=ModelConfig(mlp=400),
+        model=ModelConfig(mlp=400, size_sd=0.1),
         data=DataConfig(dataset="mnist"),
     )
-    return {"air": air, "draw": replace(draw, steps=10_000, eval_every=1_000)}
+    dair = replace(air, model=replace(DIFFERENCE, mlp=400, patch_features=64, context=3))
+    return {"dair": dair, "air": air, "draw": replace(draw, steps=8_000, eval_every=1_000)}
 
 
 # --- Images and codes ------------------------------------------------------------------------
@@ -164,23 +172,24 @@ def collections(size: Size) -> tuple[Collection, Collection, Collection]:
     return made[0], made[1], made[2]
 
 
-def air_codes(predictor: Predictor, images: np.ndarray) -> np.ndarray:
-    """The scene as numbers: for each step whether there is an object, its place, its code.
+def scene_codes(predictor: Predictor, images: np.ndarray) -> np.ndarray:
+    """The scene as numbers: for each object 1, its place and its code, from left to right.
 
-    Everything at its mean, and zero for steps that found nothing.
+    Everything at its mean, and zero for the rest of N objects. The steps' own order says little.
     """
     found = predictor.infer_arrays(np.asarray(as_float(jnp.asarray(images))))
     count = np.argmax(found.log_q, axis=1)
-    there = (np.arange(found.pose.shape[1]) < count[:, None])[..., None]
-    steps = np.concatenate([np.ones_like(there), found.pose, found.z_what], axis=-1)
-    return (there * steps).reshape(len(images), -1).astype(np.float32)
+    there = np.arange(found.pose.shape[1]) < count[:, None]
+    order = np.argsort(np.where(there, found.pose[..., 1], np.inf), axis=1)[..., None]
+    objects = np.concatenate([np.ones_like(there)[..., None], found.pose, found.z_what], axis=-1)
+    sorted_ = np.take_along_axis(there[..., None] * objects, order, axis=1)
+    return sorted_.reshape(len(images), -1)
 
 
 @jax.jit
 def cae_codes(network: AutoEncoder, images: Any) -> Any:
     """The auto-encoder's code, as one vector."""
-    encode = lambda x: network.encode(as_float(x)).ravel()  # noqa: E731
-    return jax.lax.map(encode, images, batch_size=500)
+    return jax.lax.map(lambda x: network.encode(as_float(x)).ravel(), images, batch_size=500)
 
 
 def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
@@ -201,10 +210,13 @@ def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
     return stack
 
 
-def standardised(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-    """Codes with mean 0 and standard deviation 1 over the images to learn from."""
+def scaled(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
+    """Codes centred, and all divided by one number: their spread over the images to learn from.
+
+    Not each by its own: that would blow up the noise in elements of a code that say nothing.
+    """
     mean, sd = train.mean(axis=0), train.std(axis=0)
-    scale = np.where(sd > 1e-6, 1 / np.maximum(sd, 1e-6), 0.0)
+    scale = 1 / np.sqrt(np.mean(sd[sd > 1e-3] ** 2))
     return [((x - mean) * scale).astype(np.float32) for x in (train, *others)]
 
 
@@ -216,14 +228,14 @@ def inputs(
     if method == "cnn":
         return images
     if method == "cae":
-        return standardised(*(np.asarray(cae_codes(pick(cae, seed), x)) for x in images))
+        return scaled(*(np.asarray(cae_codes(pick(cae, seed), x)) for x in images))
     predictor = _model(out, method, seed, quick)
-    return standardised(*(air_codes(predictor, x) for x in images))
+    return scaled(*(scene_codes(predictor, x) for x in images))
 
 
 def _model(out: Path, method: str, seed: int, quick: bool) -> Predictor:
-    if quick and method == "air":
-        return load("digits")
+    if quick and method in BUNDLED:
+        return load(BUNDLED[method])
     return Predictor(pick(_models(out / method), seed))
 
 
@@ -235,21 +247,30 @@ def _models(path: Path) -> Any:
 # --- Measuring -------------------------------------------------------------------------------
 
 
-def _measured(
-    out: Path, method: str, cae: AutoEncoder, sets: tuple, size: Size, seeds: int, quick: bool
+def measured(
+    out: Path, method: str, cae: Any, sets: tuple, size: Size, seeds: int, quick: bool
 ) -> list[Row]:
-    """A method's rows, measured now or before."""
-    path = out / f"accuracy-{method}.csv"
-    if not path.is_file():
-        rows: list[Row] = []
-        chosen: dict[tuple[str, int], int] = {}
-        for seed in range(seeds):
+    """A method's rows, each seed's measured now or before.
+
+    The first seed tries all settings; what its validation split chooses, all seeds use.
+    """
+    rows: list[Row] = []
+    for seed in range(seeds):
+        path = out / "accuracy" / f"{method}-{seed}.csv"
+        if not path.is_file():
             seen = inputs(method, seed, out, cae, sets, quick)
-            rows += classify(method, seed, seen, sets, size, chosen)
-        checkpoint.write_text(path, csv_text(rows))
-    with path.open(newline="") as file:
-        kinds = {"method": str, "task": str, "seed": int, "labels": int}
-        return [{k: kinds.get(k, float)(v) for k, v in row.items()} for row in csv.DictReader(file)]
+            chosen = {(row["task"], row["labels"]): _settings(row) for row in rows}
+            mine = list(classify(method, seed, seen, sets, size, chosen))
+            checkpoint.write_text(path, csv_text(mine))
+        with path.open(newline="") as file:
+            kinds = {"method": str, "task": str, "seed": int, "labels": int}
+            for row in csv.DictReader(file):
+                rows.append({k: kinds.get(k, float)(v) for k, v in row.items()})
+    return rows
+
+
+def _settings(row: Row) -> Settings:
+    return Settings(*(row[name] for name in Settings._fields))
 
 
 def classify(
@@ -258,23 +279,18 @@ def classify(
     seen: list[np.ndarray],
     sets: tuple[Collection, Collection, Collection],
     size: Size,
-    chosen: dict[tuple[str, int], int],
+    chosen: dict[tuple[str, int], Settings],
 ) -> Iterator[Row]:
-    """Accuracy on test images for every task and number of labels.
-
-    The first seed tries all settings, and its validation split chooses for all seeds.
-    """
+    """Accuracy on test images for every task and number of labels, by settings that are chosen."""
     x, *others = (jnp.asarray(a) for a in seen)
     for task in TASKS:
         y, *truth = (jnp.asarray(s.answers(task)) for s in sets)
         for labels in size.labels:
-            tried = [chosen[task, labels]] if (task, labels) in chosen else range(len(SETTINGS))
+            tried = [chosen[task, labels]] if chosen else SETTINGS
             key = jax.random.fold_in(jax.random.key(seed), labels)
-            networks = _train(method, x, y, labels, size, [SETTINGS[i] for i in tried], key)
-            valid = [float(accuracy(n, others[0], truth[0])) for n in networks]
+            networks = _train(method, x, y, labels, size, tried, key)
+            valid = [float(accuracy(network, others[0], truth[0])) for network in networks]
             best = int(np.argmax(valid))
-            chosen.setdefault((task, labels), best)
-            use = SETTINGS[chosen[task, labels]]
             yield {
                 "method": method,
                 "task": task,
@@ -282,8 +298,7 @@ def classify(
                 "labels": labels,
                 "accuracy": float(accuracy(networks[best], others[1], truth[1])),
                 "validation": valid[best],
-                "decay": use.decay,
-                "dropout": use.dropout,
+                **tried[best]._asdict(),
             }
 
 
@@ -293,10 +308,10 @@ def _train(
     """A classifier for each of the settings; on codes, all at once."""
     key_network, key_rows, key_fit = jax.random.split(key, 3)
     rows = jax.random.permutation(key_rows, len(x))
-    steps = round(size.most_steps * max(0.2, min(1.0, (labels / max(size.labels)) ** 0.5)))
+    steps = round(size.most_steps * max(0.2, (labels / max(size.labels)) ** 0.5))
     if method == "cnn":  # many at once would become grouped convolutions, which are slow
         network = PixelClassifier(x.shape[1], size.filters, key_network)
-        call = (classification, size.batch, network, x, y, rows, labels, steps)
+        call = (classification, size.batch // 2, network, x, y, rows, labels, steps // 2)
         return [fit(*call, s, key_fit) for s in settings]
     network = CodeClassifier(x.shape[1], key_network)
     call = (classification, size.batch, network, x, y, rows, labels, steps)
@@ -315,7 +330,7 @@ def reconstruction_errors(
     energy = np.maximum(np.sum(x**2, axis=(1, 2, 3)), 1.0)
     rows = []
     for seed in range(seeds):
-        for method in ("air", "cae", "draw"):
+        for method in ("dair", "air", "cae", "draw"):
             if method == "cae":
                 squared = float(np.mean(_cae_errors(pick(cae, seed), x)))
             else:
@@ -327,8 +342,7 @@ def reconstruction_errors(
 
 @jax.jit
 def _cae_errors(network: AutoEncoder, images: Any) -> Any:
-    one = lambda x: reconstruction(network, x, None, None, None)  # noqa: E731
-    return jax.lax.map(one, images, batch_size=250)
+    return jax.lax.map(lambda x: reconstruction(network, x), images, batch_size=250)
 
 
 # --- The page --------------------------------------------------------------------------------
