@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from airscene.data import DATASETS
 from airscene.inverse.config import InverseConfig
 from airscene.runs import Run, settled, train_run
 from airscene.tasks import Config, Row
@@ -86,7 +87,7 @@ def _columns(config: Config) -> list[Column]:
     watched = ",".join(map(str, config.data.watch_counts))
     counts = Column("count_accuracy", "counts right", 2, "%", spread=True)
     more = [Column("watched_count_accuracy", f"{watched} right", 2, "%")] if watched else []
-    if config.data.dataset == "folder":  # whose counts are rarely known
+    if not DATASETS[config.data.dataset].composed:  # counts are rarely known
         more = [Column("mean_count", "objects a picture", 2)]
     return [elbo, counts, *more]
 

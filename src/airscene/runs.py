@@ -349,13 +349,13 @@ def report_run(run: Run) -> Path:
     evaluation, result = evaluate_all(predictor, run, scenes)
     data = run.config.data
     result |= {"model": str(run.path), "data": data.dataset, "seed": EVAL_SEED}
-    if data.dataset != "folder":
+    if DATASETS[data.dataset].composed:
         result["counts"] = sorted(set(data.counts))
     checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
     facts = {
         "Data": _data(data),
         "Training": f"{run.config.steps:,} steps of {run.config.batch} images, "
-        f"estimator {run.config.estimator}, "
+        f"estimator {run.config.estimator}, {_labels(run.config)}"
         + (f"{run.config.seeds} seeds" if run.config.seeds > 1 else f"seed {run.config.seed}"),
         "Held out": f"{len(scenes):,} scenes {DATASETS[run.config.data.dataset].held_out}",
         "Model": _network(run.config.model),
@@ -372,10 +372,17 @@ def report_run(run: Run) -> Path:
     return report.write(run.path / "report.html", page, pictures)
 
 
+def _labels(config: TrainConfig) -> str:
+    """How much of the truth training was told."""
+    return f"labels of {100 * config.labels:g}% of the images, " if config.labels else ""
+
+
 def _data(data: DataConfig) -> str:
     """The data in a few words."""
-    if data.dataset != "folder":
+    if DATASETS[data.dataset].composed:
         return f"{data.dataset}, {', '.join(map(str, data.counts))} objects per scene"
+    if data.dataset != "folder":
+        return data.dataset
     tiles = f"tiles of {data.tile}x{data.tile} pixels of " if data.tile else ""
     return f"{tiles}the pictures in {data.path}"
 
@@ -398,7 +405,7 @@ def _figures(
     data = run.config.data
     shown = as_float(scenes.images[:20])
     count = np.argmax(evaluation.found.log_q, axis=1)
-    most = int(count.max()) if data.dataset == "folder" else max(data.counts)
+    most = max(data.counts) if DATASETS[data.dataset].composed else int(count.max())
     most = min(most, predictor.config.max_objects)
     samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]
     height, width = predictor.config.height, predictor.config.width

@@ -57,7 +57,7 @@ def evaluate(argv: list[str]) -> int:
             counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
             data = options.data or predictor.note["data"]["dataset"]
             result |= {"data": data}
-            result |= {"counts": counts} if data in DATASETS and data != "folder" else {}
+            result |= {"counts": counts} if data in DATASETS and DATASETS[data].composed else {}
         else:
             from airscene.inverse import results
 

@@ -25,6 +25,8 @@ class Dataset:
     """Where its files lie."""
     held_out: str
     """What sets held-out scenes apart from training scenes."""
+    composed: bool = True
+    """Whether scenes are made with as many objects as is asked for; else nobody may know."""
 
 
 DATASETS = {
@@ -55,6 +57,7 @@ DATASETS = {
         description="32,460 characters of 50 alphabets, downloaded once (14 MB)",
         where=OMNIGLOT.place,
         held_out="of alphabets that training never sees",
+        composed=False,
     ),
     "folder": Dataset(
         folder_scenes,
@@ -62,6 +65,7 @@ DATASETS = {
         description="pictures of your own: airscene train folder PATH",
         where=lambda: "(wherever you have them)",
         held_out="that training does not use",
+        composed=False,
     ),
 }
 

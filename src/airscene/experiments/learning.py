@@ -165,8 +165,8 @@ class Shown:
             ),
             "policies": (
                 f"Where the first and the second step look, over all held-out scenes ({label}); "
-                "the arrow points from the first window to the second, on average. To see: every "
-                "seed finds a way of its own to scan the image, and keeps to it.",
+                "the arrow points from the first window to the second, on average. To see: each "
+                "run settles on a way to scan images, and keeps to it in most of them.",
                 self._policies(),
             ),
         }

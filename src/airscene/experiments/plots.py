@@ -20,7 +20,6 @@ from airscene.figures import (
     LINE,
     MUTED,
     RED,
-    STEP_COLOURS,
     WIDE,
     band,
     dress,
@@ -328,7 +327,8 @@ def coloured(scene: "Scene", steps: int) -> np.ndarray:
         alone = scene
         for other in reversed(range(scene.count)):
             alone = alone if other == k else alone.without(other)
-        picture += np.asarray(alone.render())[..., :1] * np.array(to_rgb(STEP_COLOURS[k]))
+        grey = alone.render().reshape(scene.height, scene.width, -1).mean(axis=-1)
+        picture += grey[..., None] * np.array(to_rgb(step_colour(k)))
     return picture.clip(0, 1)
 
 

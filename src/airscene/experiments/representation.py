@@ -6,7 +6,7 @@ learns the same from pixels.
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -44,13 +44,13 @@ from airscene.training import pick
 
 METHODS = {"dair": "DAIR", "air": "AIR", "cnn": "CNN", "cae": "CAE", "draw": "DRAW"}
 TASKS = {"sum": "Sum of two digits", "order": "Do they ascend?"}
-SETTINGS = [
+SETTINGS = (
     Settings(decay=0.3, dropout=0.2),
     Settings(decay=0.3, dropout=0.5),
     Settings(decay=1.0, dropout=0.2),
-    Settings(decay=1.0, dropout=0.0, noise=0.4),
-    Settings(decay=1.0, dropout=0.2, noise=0.4),
-]
+    Settings(decay=1.0, dropout=0.0, noise=0.5),
+    Settings(decay=1.0, dropout=0.0, noise=0.8),
+)
 """Each method has the choice between these, by its accuracy on the validation split."""
 BUNDLED = {"air": "digits", "dair": "digits-difference"}
 VALIDATION = 6
@@ -66,8 +66,11 @@ class Size:
     validation: int = 4_000
     test: int = 10_000
     cae_steps: int = 4_000
-    most_steps: int = 12_000
-    """Of a classifier with the most labels; fewer with fewer. The CNN has half as many."""
+    code_steps: int = 20_000
+    """Of a classifier with the most labels; fewer with fewer."""
+    pixel_steps: int = 5_000
+    """The same of the CNN, which needs fewer."""
+    settings: tuple[Settings, ...] = SETTINGS
     batch: int = 128
     filters: int = 64
     """Of the CNN and of the auto-encoder."""
@@ -80,7 +83,9 @@ QUICK = Size(
     validation=300,
     test=500,
     cae_steps=40,
-    most_steps=100,
+    code_steps=1_000,
+    pixel_steps=50,
+    settings=SETTINGS[3:4],
     batch=32,
     filters=4,
 )
@@ -286,7 +291,7 @@ def classify(
     for task in TASKS:
         y, *truth = (jnp.asarray(s.answers(task)) for s in sets)
         for labels in size.labels:
-            tried = [chosen[task, labels]] if chosen else SETTINGS
+            tried = [chosen[task, labels]] if chosen else size.settings
             key = jax.random.fold_in(jax.random.key(seed), labels)
             networks = _train(method, x, y, labels, size, tried, key)
             valid = [float(accuracy(network, others[0], truth[0])) for network in networks]
@@ -303,15 +308,16 @@ def classify(
 
 
 def _train(
-    method: str, x: Any, y: Any, labels: int, size: Size, settings: list[Settings], key: Any
+    method: str, x: Any, y: Any, labels: int, size: Size, settings: Sequence[Settings], key: Any
 ) -> list[Any]:
     """A classifier for each of the settings; on codes, all at once."""
     key_network, key_rows, key_fit = jax.random.split(key, 3)
     rows = jax.random.permutation(key_rows, len(x))
-    steps = round(size.most_steps * max(0.2, (labels / max(size.labels)) ** 0.5))
+    most = size.pixel_steps if method == "cnn" else size.code_steps
+    steps = round(most * max(0.2, (labels / max(size.labels)) ** 0.5))
     if method == "cnn":  # many at once would become grouped convolutions, which are slow
         network = PixelClassifier(x.shape[1], size.filters, key_network)
-        call = (classification, size.batch // 2, network, x, y, rows, labels, steps // 2)
+        call = (classification, size.batch // 2, network, x, y, rows, labels, steps)
         return [fit(*call, s, key_fit) for s in settings]
     network = CodeClassifier(x.shape[1], key_network)
     call = (classification, size.batch, network, x, y, rows, labels, steps)
