@@ -1,5 +1,6 @@
 """Scenes: what they are made of, where it lies, and that the same request gives the same scenes."""
 
+import hashlib
 import os
 import time
 
@@ -8,7 +9,8 @@ import pytest
 
 from airscene.config import DataConfig, ModelConfig
 from airscene.data import DATASETS, digits, make_scenes
-from airscene.data.digits import HELD_OUT, MNIST_SHA256, embedded_digits
+from airscene.data.digits import HELD_OUT, MNIST, embedded_digits
+from airscene.data.files import Source
 from airscene.data.scenes import as_float
 from airscene.data.sprites import RADII
 from airscene.errors import AirsceneError
@@ -180,7 +182,7 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(AirsceneError, match="counts must be"):
         DataConfig(counts=(-1, 1))
     channels = {name: dataset.channels for name, dataset in DATASETS.items()}
-    assert channels == {**CHANNELS, "folder": None}
+    assert channels == {**CHANNELS, "omniglot": 1, "folder": None}
 
 
 def test_mnist_scenes():
@@ -200,11 +202,28 @@ def test_a_damaged_mnist_is_not_used(tmp_path, monkeypatch, held_out):
     with pytest.raises(AirsceneError, match="AIRSCENE_DATA has no file"):
         scenes("mnist", held_out=held_out)
     (tmp_path / "mnist").mkdir()
-    for stem in MNIST_SHA256:
-        kind = "idx3" if stem.endswith("images") else "idx1"
-        (tmp_path / "mnist" / f"{stem}-{kind}-ubyte.gz").write_bytes(b"not MNIST")
+    for name in MNIST.checksums:
+        (tmp_path / "mnist" / name).write_bytes(b"not MNIST")
     with pytest.raises(AirsceneError, match="its checksum differs"):
         scenes("mnist", held_out=held_out)
+
+
+def test_any_of_several_checksums_will_do(tmp_path, monkeypatch):
+    digests = {name: getattr(hashlib, name)(b"content").hexdigest() for name in ("md5", "sha256")}
+    sums = ("md5:" + "0" * 32, f"sha256:{digests['sha256']}")
+    source = Source("Things", "things", "https://example.invalid/", {"a.zip": sums})
+    monkeypatch.setenv("AIRSCENE_DATA", str(tmp_path))
+    assert source.place() == f"{tmp_path / 'things'} (AIRSCENE_DATA)"
+    (tmp_path / "things").mkdir()
+    (tmp_path / "things" / "a.zip").write_bytes(b"content")
+    assert source.fetch("a.zip") == tmp_path / "things" / "a.zip"
+    (tmp_path / "things" / "a.zip").write_bytes(b"other")
+    with pytest.raises(AirsceneError, match="is not the Things file it should be"):
+        source.fetch("a.zip")
+    monkeypatch.delenv("AIRSCENE_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(AirsceneError, match=r"cannot download Things .* set AIRSCENE_DATA"):
+        source.fetch("a.zip")
 
 
 def test_a_sprite_that_does_not_fit():

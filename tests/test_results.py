@@ -1,0 +1,128 @@
+"""The results on learning, codes, strokes and labels, in their smallest size, from run to page."""
+
+import csv
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.experiments import labels, learning, omniglot, plots, representation
+from airscene.experiments.page import Page
+from airscene.figures import png
+from airscene.presets import preset
+
+TINY = TrainConfig(
+    steps=8,
+    eval_every=4,
+    batch=4,
+    model=ModelConfig(hidden=8, mlp=8, codes=4, window=8, patch_features=4),
+    data=DataConfig(dataset="digits", scenes=100),
+)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def drawn(page: Page | None) -> Page:
+    """The page, all of its figures drawn, all of its captions sentences."""
+    assert page is not None
+    for caption, figure in page.figures.values():
+        assert caption.endswith(".")
+        assert png(figure).startswith(b"\x89PNG")
+    return page
+
+
+def test_learning(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(learning, "STAGES", (0, 4))
+    runs = {"ours": TINY, "paper": replace(TINY, estimator="nvil")}
+    study = replace(learning.DIGITS, runs=runs, samples=True)
+    page = drawn(learning.run(study, tmp_path, 2, False, Console()))
+    stems = {"stages", "curves", "policies", "samples"}
+    assert set(page.figures) == stems | {f"{stem}-paper" for stem in stems}
+    rows = table(tmp_path / "steps.csv")
+    assert len(rows) == 2 * 2 * 3 * 3  # runs, seeds, objects, steps
+    shares = {(r["run"], r["seed"], r["objects"], r["step"]): float(r["used"]) for r in rows}
+    for run, seed, n, _ in shares:  # a step is used only if the one before it is
+        one, two, three = (shares[run, seed, n, str(k)] for k in (1, 2, 3))
+        assert 1 >= one >= two >= three >= 0
+    counts = page.sections["Counts of 2,000 held-out scenes"]
+    assert [len(line[2].split()) for line in counts[1:]] == [2, 2]
+
+
+def test_learning_quick_shows_the_model_that_comes_along(tmp_path: Path, monkeypatch) -> None:
+    small = replace(preset("sprites"), steps=4, eval_every=2, batch=2, snapshots=2)
+    small = replace(small, data=replace(small.data, scenes=50))
+    monkeypatch.setattr(learning, "small", lambda study, config: small)
+    page = drawn(learning.sprites(tmp_path, 1, True, Console()))
+    (right,) = [line[2] for line in page.sections["Counts of 300 held-out scenes"][1:]]
+    assert float(right) > 95
+
+
+def test_the_paper_s_own_settings() -> None:
+    paper = learning.DIGITS.runs["paper"]
+    assert (paper.estimator, paper.learning_rate, paper.batch) == ("nvil", 1e-4, 64)
+    assert (paper.baseline_learning_rate, paper.steps) == (1e-3, 200_000)
+    assert (paper.model.count_prior, paper.model.hidden, paper.model.codes) == (
+        "geometric",
+        256,
+        50,
+    )
+
+
+def test_the_direction_of_a_policy() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.uniform(0, 50, (100, 2))
+    centres = np.stack([first, first + np.array([10.0, 0.0]), first], axis=1)
+    used = np.stack([np.ones(100), np.arange(100) < 60, np.zeros(100)], axis=1).astype(bool)
+    way, share = plots.direction(centres, used)
+    assert way == pytest.approx([1, 0])
+    assert share == 1
+    assert plots.direction(centres, np.zeros((100, 3), bool))[1] == 0
+
+
+def test_representation(tmp_path: Path, monkeypatch) -> None:
+    size = replace(
+        representation.QUICK,
+        labels=(20, 40),
+        validation=20,
+        test=20,
+        cae_steps=2,
+        code_steps=10,
+        pixel_steps=4,
+        settings=representation.SETTINGS[:2],
+    )
+    monkeypatch.setattr(representation, "QUICK", size)
+    page = drawn(representation.run(tmp_path, 1, True, Console()))
+    rows = table(tmp_path / "accuracy.csv")
+    asked = {(r["method"], r["task"], r["labels"]) for r in rows}
+    assert len(rows) == len(asked) == len(representation.METHODS) * 2 * 2
+    assert {float(r["decay"]) for r in rows} <= {s.decay for s in size.settings}
+    again = (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns
+    assert drawn(representation.run(tmp_path, 1, True, Console())).sections == page.sections
+    assert (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns == again  # not measured again
+
+
+def test_labels(tmp_path: Path, monkeypatch) -> None:
+    few = {share: replace(TINY, labels=share) for share in (0.0, 0.5)}
+    monkeypatch.setattr(labels, "jobs", lambda seeds, quick: few)
+    page = drawn(labels.run(tmp_path, 1, False, Console()))
+    assert {row["labels"] for row in table(tmp_path / "labels.csv")} == {"0.0", "0.5"}
+    assert [line[0] for line in next(iter(page.sections.values()))[1:]] == ["0%", "50%"]
+
+
+def test_omniglot(tmp_path: Path, monkeypatch) -> None:
+    if not os.environ.get("AIRSCENE_DATA"):
+        pytest.skip("AIRSCENE_DATA does not say where Omniglot lies")
+    monkeypatch.setattr(omniglot, "RESAMPLES", 50)
+    page = drawn(omniglot.run(tmp_path, 1, True, Console()))
+    assert set(page.figures) == {"steps-1", "steps-2", "strokes"}
+    for row in table(tmp_path / "strokes.csv"):
+        low, middle, high = (float(row[k]) for k in ("low", "correlation", "high"))
+        assert 0.15 < low < middle < high < 0.6
+        assert 1.5 < float(row["mean steps"]) < 3.5  # several parts, and not always all four
