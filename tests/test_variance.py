@@ -13,7 +13,7 @@ from airscene import figures
 from airscene.config import DataConfig, TrainConfig
 from airscene.errors import AirsceneError
 from airscene.estimators import NVIL, Aux, Estimator, Marginal, Moments
-from airscene.experiments import variance
+from airscene.experiments import plots, variance
 from airscene.model import AIR
 
 KEYS = jax.random.split(jax.random.key(3), 200)
@@ -148,7 +148,7 @@ def test_figure_has_a_labelled_line_for_each_estimator():
         for estimator in variance.ESTIMATORS
         for n in (1, 2, 3)
     ]
-    figure = figures.variance(rows)
+    figure = plots.variance(rows)
     assert figures.png(figure).startswith(b"\x89PNG")
     assert [axes.get_title("left") for axes in figure.axes] == ["Gaussian", "Bernoulli"]
     for axes in figure.axes:

@@ -1,7 +1,7 @@
 """Pictures of one's own: a folder of image files, whole or cut into tiles.
 
 A file `counts.csv` in the folder (columns `file` and `count`) says how many objects there are. It
-is never needed, and only used to measure how often the model is right.
+is never needed: it serves to measure how often the model is right, and training by --labels.
 """
 
 import csv
