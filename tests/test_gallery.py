@@ -145,7 +145,7 @@ def test_ctrl_c_says_how_to_go_on(results: Path, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "no result 'nothing'; there are generalisation, "),
+        (["nothing"], "no result 'nothing'; there are digits, "),
         (["generalisation", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["all", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["all", "--seeds", "few"], "few"),

@@ -30,21 +30,37 @@ def test_a_share_of_the_images_has_labels():
     labels, again = choose(CONFIG, shown), choose(CONFIG, shown)
     assert labels is not None and again is not None
     np.testing.assert_array_equal(labels.rows, again.rows)
-    assert len(set(np.asarray(labels.rows).tolist())) == 20
+    assert labels.rows.shape == (1, 20)
+    assert len(set(np.asarray(labels.rows[0]).tolist())) == 20
     np.testing.assert_array_equal(labels.counts, shown.counts[np.asarray(labels.rows)])
     assert choose(replace(CONFIG, labels=0.0), shown) is None
     whole = choose(replace(CONFIG, labels=1.0), shown)
-    assert whole is not None and len(whole.rows) == 200
+    assert whole is not None and sorted(np.asarray(whole.rows[0]).tolist()) == list(range(200))
     few = choose(replace(CONFIG, labels=1e-6), shown)
-    assert few is not None and len(few.rows) == 1
+    assert few is not None and few.rows.shape == (1, 1)
+
+
+def test_every_seed_has_its_own_labels_and_more_include_fewer():
+    shown = scenes()
+    several = choose(replace(CONFIG, seeds=2), shown)
+    more = choose(replace(CONFIG, seeds=2, labels=0.5), shown)
+    alone = choose(replace(CONFIG, seed=1), shown)
+    assert several is not None and more is not None and alone is not None
+    first, second = (set(np.asarray(rows).tolist()) for rows in several.rows)
+    assert first != second
+    assert first < set(np.asarray(more.rows[0]).tolist())
+    np.testing.assert_array_equal(several.rows[1], alone.rows[0])
+    counted = choose(replace(CONFIG, label_boxes=False), shown)
+    assert counted is not None and not counted.placed
 
 
 def test_centres_are_where_windows_would_be():
     shown = scenes()
     labels = choose(replace(CONFIG, labels=1.0), shown)
     assert labels is not None and labels.placed
-    row = int(np.flatnonzero(shown.counts == 2)[0])
-    for box, centre in zip(shown.boxes[row], labels.centres[row], strict=True):
+    place = int(np.flatnonzero(np.asarray(labels.counts[0]) == 2)[0])
+    row = int(labels.rows[0, place])
+    for box, centre in zip(shown.boxes[row], labels.centres[0, place], strict=True):
         x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
         model = AIR(SMALL, jax.random.key(0))
         pose = model.pose(jnp.concatenate([jnp.zeros(1), centre]))
@@ -56,7 +72,7 @@ def test_unknown_counts_are_never_used():
     counts = np.where(np.arange(200) < 190, UNKNOWN, shown.counts)
     labels = choose(CONFIG, replace(shown, counts=counts))
     assert labels is not None
-    assert sorted(np.asarray(labels.rows).tolist()) == list(range(190, 200))
+    assert sorted(np.asarray(labels.rows[0]).tolist()) == list(range(190, 200))
     assert not labels.placed
     with pytest.raises(AirsceneError, match="no image's count is known"):
         choose(CONFIG, replace(shown, counts=np.full(200, UNKNOWN)))

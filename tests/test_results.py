@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.errors import AirsceneError
 from airscene.experiments import labels, learning, omniglot, plots, representation
 from airscene.experiments.page import Page
 from airscene.figures import png
@@ -93,36 +94,72 @@ def test_representation(tmp_path: Path, monkeypatch) -> None:
         validation=20,
         test=20,
         cae_steps=2,
-        code_steps=10,
-        pixel_steps=4,
-        settings=representation.SETTINGS[:2],
+        steps=8,
+        choices=2,
     )
     monkeypatch.setattr(representation, "QUICK", size)
     page = drawn(representation.run(tmp_path, 1, True, Console()))
     rows = table(tmp_path / "accuracy.csv")
     asked = {(r["method"], r["task"], r["labels"]) for r in rows}
     assert len(rows) == len(asked) == len(representation.METHODS) * 2 * 2
-    assert {float(r["decay"]) for r in rows} <= {0.3}
+    for row in rows:  # one of the first two settings of its kind
+        kind = (
+            representation.PIXEL_SETTINGS
+            if row["method"] == "cnn"
+            else representation.CODE_SETTINGS
+        )
+        assert representation._settings({k: float(row[k]) for k in kind[0]._fields}) in kind[:2]
     again = (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns
     assert drawn(representation.run(tmp_path, 1, True, Console())).sections == page.sections
     assert (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns == again  # not measured again
 
 
 def test_labels(tmp_path: Path, monkeypatch) -> None:
-    few = {share: replace(TINY, labels=share) for share in (0.0, 0.5)}
+    half = replace(TINY, labels=0.5)
+    few = {
+        "none": TINY,
+        "50% counts": replace(half, label_boxes=False),
+        "50% counts and boxes": half,
+    }
     monkeypatch.setattr(labels, "jobs", lambda seeds, quick: few)
     page = drawn(labels.run(tmp_path, 1, False, Console()))
-    assert {row["labels"] for row in table(tmp_path / "labels.csv")} == {"0.0", "0.5"}
-    assert [line[0] for line in next(iter(page.sections.values()))[1:]] == ["0%", "50%"]
+    assert {row["labels"] for row in table(tmp_path / "labels.csv")} == set(few)
+    assert [line[0] for line in next(iter(page.sections.values()))[1:]] == list(few)
 
 
 def test_omniglot(tmp_path: Path, monkeypatch) -> None:
     if not os.environ.get("AIRSCENE_DATA"):
         pytest.skip("AIRSCENE_DATA does not say where Omniglot lies")
-    monkeypatch.setattr(omniglot, "RESAMPLES", 50)
+    monkeypatch.setattr(omniglot.interval, "__defaults__", (50,))
     page = drawn(omniglot.run(tmp_path, 1, True, Console()))
     assert set(page.figures) == {"steps-1", "steps-2", "strokes"}
     for row in table(tmp_path / "strokes.csv"):
         low, middle, high = (float(row[k]) for k in ("low", "correlation", "high"))
         assert 0.15 < low < middle < high < 0.6
         assert 1.5 < float(row["mean steps"]) < 3.5  # several parts, and not always all four
+
+
+def test_settings_that_changed_are_not_mixed(tmp_path: Path) -> None:
+    representation._same_settings(tmp_path, representation.QUICK)
+    representation._same_settings(tmp_path, representation.QUICK)
+    with pytest.raises(AirsceneError, match="was measured with other settings; use another --out"):
+        representation._same_settings(tmp_path, representation.FULL)
+
+
+def test_no_digit_is_in_two_collections(monkeypatch) -> None:
+    """Each digit is given a pixel value of its own, to be known by."""
+    glyphs = np.zeros((300, 28, 28), np.uint8)
+    glyphs[np.arange(300), 5, 5], glyphs[:, 5, 6] = (
+        np.arange(300) % 250 + 1,
+        1 + np.arange(300) // 250,
+    )
+    monkeypatch.setattr(representation, "embedded_digits", lambda: (glyphs, np.arange(300) % 10))
+    seen = []
+    for made in representation.collections(replace(representation.QUICK, validation=300, test=300)):
+        pairs = [
+            image[b[1] : b[3], b[0] : b[2], 0].tobytes()
+            for image, boxes in zip(made.images, made.scenes.boxes, strict=True)
+            for b in boxes
+        ]
+        seen.append(set(pairs))
+    assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])

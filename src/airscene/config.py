@@ -210,6 +210,8 @@ class TrainConfig:
     0.01; 0 trains without labels."""
     label_weight: float = 10.0
     """With labels: how much the log-probability of a true count weighs in the loss."""
+    label_boxes: bool = True
+    """With labels: where boxes are known, draw windows to them."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -24,19 +24,22 @@ CENTRE_SD = 0.2
 
 
 class Labels(eqx.Module):
-    """What is known of some training images."""
+    """What is known of some training images, for each seed of others."""
 
-    rows: Int[Array, " known"]
+    rows: Int[Array, "*seeds known"]
     """Which images."""
-    counts: Int[Array, " known"]
-    centres: Float[Array, "known most 2"]
+    counts: Int[Array, "*seeds known"]
+    centres: Float[Array, "*seeds known most 2"]
     """Of the objects, as `z_where` has them (x, y); those beyond the count mean nothing."""
     placed: bool = eqx.field(static=True)
     """Whether centres are known at all."""
 
 
 def choose(config: TrainConfig, scenes: Scenes) -> Labels | None:
-    """The labels that training may use: of a random share of the images, always the same ones."""
+    """The labels that training may use: of a random share of the images, others for each seed.
+
+    A larger share has the images of a smaller one, and more.
+    """
     if not config.labels:
         return None
     known = np.flatnonzero(scenes.known)
@@ -46,16 +49,18 @@ def choose(config: TrainConfig, scenes: Scenes) -> Labels | None:
     if most > config.model.max_objects:
         raise AirsceneError(f"an image has {most} objects: labels need --max-objects {most}")
     wanted = min(max(1, round(config.labels * len(scenes))), len(known))
-    rng = np.random.default_rng([config.data.data_seed, 3])
-    rows = np.sort(rng.choice(known, wanted, replace=False))
-    boxes = scenes.boxes[rows] if scenes.boxed else np.zeros((wanted, 0, 4))
+    seeds = range(config.seed, config.seed + config.seeds)
+    draws = [np.random.default_rng([config.data.data_seed, 3, seed]) for seed in seeds]
+    rows = np.stack([rng.permutation(known)[:wanted] for rng in draws])
+    placed = config.label_boxes and scenes.boxed
+    boxes = scenes.boxes[rows] if placed else np.zeros((*rows.shape, 0, 4))
     size = np.array([config.model.width, config.model.height])
     centres = (boxes[..., :2] + boxes[..., 2:]) / size - 1  # the image spans -1 to 1
     return Labels(
         jnp.asarray(rows),
         jnp.asarray(scenes.counts[rows]),
         jnp.asarray(centres / max(config.model.position_sd, 1e-6), jnp.float32),
-        scenes.boxed,
+        placed,
     )
 
 
@@ -66,7 +71,7 @@ def label_loss(
     labels: Labels,
     key: Key[Array, ""],
 ) -> Float[Array, ""]:
-    """What a minibatch of labelled images adds to the loss."""
+    """What a minibatch of one seed's labelled images adds to the loss."""
     key_rows, key_noise = jax.random.split(key)
     batch = max(1, config.batch // SHARE)
     mine = jax.random.randint(key_rows, (batch,), 0, len(labels.rows))

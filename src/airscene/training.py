@@ -100,6 +100,7 @@ def train_step(
     """One step of one seed: draw a minibatch, estimate the gradient, move."""
     key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
     key_batch, key_loss = jax.random.split(key)
+    key_labels = jax.random.fold_in(jax.random.key(state.seed + 2_000_003), state.step)
     rows = jax.random.randint(key_batch, (config.batch,), 0, images.shape[0])
     x = images[rows].astype(jnp.float32) / 255
 
@@ -107,7 +108,7 @@ def train_step(
         model, estimator = learner
         value, aux = estimator(model, x, key_loss, count_temperature(config, state.step))
         if labels is not None:
-            value += label_loss(config, model, images, labels, jax.random.fold_in(key_loss, 1))
+            value += label_loss(config, model, images, labels, key_labels)
         return value, aux
 
     learner: Any = (state.model, state.estimator)
@@ -128,7 +129,7 @@ def train_chunk(
     """`length` steps of every seed in one compiled program; the mean ELBO of each seed."""
 
     def body(state, _):
-        return jax.vmap(lambda one: train_step(config, one, images, labels))(state)
+        return jax.vmap(lambda one, known: train_step(config, one, images, known))(state, labels)
 
     state, elbo = jax.lax.scan(body, state, length=length)
     return state, jnp.mean(elbo, axis=0)

@@ -21,60 +21,70 @@ STAGES = (100, 200, 400)
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     """Train with every share of labels, few steps each; None if stopped."""
     todo = jobs(seeds, quick)
-    for share, config in todo.items():
-        console.print(f"{share:.1%} of the images with labels", style="bold", highlight=False)
-        if not train_once(out / f"{share:g}", "mnist", config, console):
+    for name, config in todo.items():
+        console.print(name, style="bold", highlight=False)
+        if not train_once(out / name, "mnist", config, console):
             return None
-    rows = [row for share in todo for row in _curve(share, Run.open(out / f"{share:g}"))]
+    rows = [row for name in todo for row in _curve(name, Run.open(out / name))]
     checkpoint.write_text(out / "labels.csv", csv_text(rows))
     steps = sorted({row["step"] for row in rows})
     stages = [stage for stage in STAGES if stage in steps] or steps[-1:]
-    return Page("What a few labels are worth", _figures(rows, steps, stages), _tables(rows, stages))
-
-
-def jobs(seeds: int, quick: bool = False) -> dict[float, TrainConfig]:
-    """A run for each share of labels."""
-    config = TrainConfig(
-        steps=STAGES[-1], eval_every=50, warmup=100, seeds=seeds, data=DataConfig(dataset="mnist")
+    scenes = next(iter(todo.values())).data.scenes
+    return Page(
+        "What a few labels are worth", _figures(rows, steps, stages, scenes), _tables(rows, stages)
     )
-    if not quick:
-        return {share: replace(config, labels=share) for share in SHARES}
-    small = replace(config, steps=100, batch=32, data=DataConfig(dataset="digits", scenes=5_000))
-    return {share: replace(small, labels=share) for share in (0.0, 0.01, 1.0)}
 
 
-def _curve(share: float, run: Run) -> list[Row]:
+def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
+    """A run for each share of labels: counts alone, and counts and boxes."""
+    config = TrainConfig(
+        steps=STAGES[-1],
+        eval_every=50,
+        warmup=100,
+        anneal=150,
+        seeds=seeds,
+        data=DataConfig(dataset="mnist"),
+    )
+    shares = SHARES
+    if quick:
+        few = DataConfig(dataset="digits", scenes=5_000)
+        config, shares = replace(config, steps=100, anneal=50, batch=32, data=few), (0.0, 0.01)
+    made = {"none": config}
+    for boxes, kind in ((False, "counts"), (True, "counts and boxes")):
+        for share in shares[1:]:
+            made[f"{100 * share:g}% {kind}"] = replace(config, labels=share, label_boxes=boxes)
+    return made
+
+
+def _curve(name: str, run: Run) -> list[Row]:
     return [
-        {"labels": share, "seed": seed, "step": row["step"], "count_accuracy": right}
+        {"labels": name, "seed": seed, "step": row["step"], "count_accuracy": right}
         for row in run.metrics()
         for seed, right in enumerate(row["count_accuracy"])
     ]
 
 
-def _figures(rows: list[Row], steps: list[int], stages: list[int]) -> dict:
+def _figures(rows: list[Row], steps: list[int], stages: list[int], scenes: int) -> dict:
     curves = {}
-    for share in dict.fromkeys(row["labels"] for row in rows):
-        mine = [row for row in rows if row["labels"] == share]
+    for name in dict.fromkeys(row["labels"] for row in rows):
+        mine = [row for row in rows if row["labels"] == name]
         values = [[100 * r["count_accuracy"] for r in mine if r["step"] == step] for step in steps]
-        curves[share] = (steps, np.array(values))
+        curves[name] = np.array(values)
     caption = (
-        "Count accuracy on held-out scenes in the first steps of training, by the share of the "
-        "60,000 images whose count and boxes are known: mean of all seeds, lowest and highest. To "
-        "see: one image in a thousand with labels keeps every seed from a slow start."
+        "Count accuracy on held-out scenes after few steps of training, by the share of the "
+        f"{scenes:,} images whose labels are used: mean of all seeds, lowest and highest. Left "
+        "with their counts alone, right with their boxes, too."
     )
-    return {"labels": (caption, plots.label_shares(curves, stages))}
+    return {"labels": (caption, plots.label_shares(curves, steps, stages))}
 
 
 def _tables(rows: list[Row], stages: list[int]) -> dict[str, list[list[str]]]:
-    lines = [["images with labels", *(f"{stage} steps" for stage in stages)]]
-    for share in dict.fromkeys(row["labels"] for row in rows):
+    lines = [["labels", *(f"{stage} steps" for stage in stages)]]
+    for name in dict.fromkeys(row["labels"] for row in rows):
+        mine = [row for row in rows if row["labels"] == name]
         cells = [
-            spread([100 * r["count_accuracy"] for r in rows if _is(r, share, stage)])
+            spread([100 * row["count_accuracy"] for row in mine if row["step"] == stage])
             for stage in stages
         ]
-        lines.append([f"{100 * share:g}%", *cells])
+        lines.append([name, *cells])
     return {"Counts right on held-out scenes, %, mean of seeds (lowest to highest)": lines}
-
-
-def _is(row: Row, share: float, step: int) -> bool:
-    return row["labels"] == share and row["step"] == step

@@ -44,8 +44,15 @@ MODEL_COLOURS = {
     "DAIR+DRAW": GREEN,
 }
 
-METHOD_COLOURS = {"DAIR": RED, "AIR": "#8a5bb5", "CNN": LINE, "CAE": "#e39a2d", "DRAW": MUTED}
-MARKERS = "osD^v"
+METHOD_COLOURS = {
+    "DAIR": RED,
+    "DAIR, in the steps' order": RED,
+    "AIR": INK,
+    "CNN": LINE,
+    "CAE": "#e39a2d",
+    "DRAW": MUTED,
+}
+MARKERS = "oosD^v"
 SHARE_COLOURS = (MUTED, "#e39a2d", GREEN, LINE, "#8a5bb5")
 MOST_STROKES = 6
 """Drawings of more strokes than these are taken together."""
@@ -218,42 +225,40 @@ def label_curves(tasks: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
         for marker, (method, colour) in zip(MARKERS, METHOD_COLOURS.items(), strict=False):
             mine = [row for row in rows if row["method"] == method]
             values = [[100 * r["accuracy"] for r in mine if r["labels"] == n] for n in counts]
-            band(axes, counts, np.array(values), method, colour, marker=marker, markersize=5)
+            style = {"marker": marker, "markersize": 5, "linestyle": "--" if "," in method else "-"}
+            band(axes, counts, np.array(values), method, colour, **style)
         axes.set(xscale="log", xticks=counts, xticklabels=[f"{n:,}" for n in counts], ylim=(0, 102))
         axes.minorticks_off()
         frame_plot(axes, "% of test images right", "labelled images")
         heading(axes, task)
     lines = panels[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper right", ncols=5, frameon=False, fontsize=9)
+    figure.legend(*lines, loc="outside upper right", ncols=6, frameon=False, fontsize=9)
     return figure
 
 
 def label_shares(
-    curves: Mapping[float, tuple[Sequence[int], np.ndarray]], stages: Sequence[int]
+    curves: Mapping[str, np.ndarray], steps: Sequence[int], stages: Sequence[int]
 ) -> Figure:
-    """Count accuracy over training by the share of labels, and after some steps against it.
+    """Count accuracy against the share of labels after some steps: of counts, and with boxes.
 
-    `curves` has, by share, the steps and the accuracy in percent (steps, seeds).
+    `curves` has the accuracy in percent (steps, seeds) by name: "none", "1% counts" and so on.
     """
     figure = Figure(figsize=(WIDE, 3.5), layout="constrained")
-    left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
-    shares = list(curves)
-    for k, (share, (steps, values)) in enumerate(curves.items()):
-        label = f"{share:.2%}".rstrip("0%").rstrip(".") + "%" if share else "none"
-        style = {"marker": MARKERS[k % 5], "markersize": 4}
-        band(left, steps, values, label, SHARE_COLOURS[k], **style)
-    for k, stage in enumerate(stages):
-        rows = [values[list(steps).index(stage)] for steps, values in curves.values()]
-        style = {"marker": MARKERS[k], "markersize": 5}
-        colour = SHARE_COLOURS[len(SHARE_COLOURS) - 1 - k]
-        band(right, range(len(shares)), np.array(rows), f"{stage} steps", colour, **style)
-    right.set_xticks(range(len(shares)), ["none", *(f"{100 * s:g}%" for s in shares[1:])])
-    for axes, below in ((left, "training step"), (right, "images with labels")):
+    panels = figure.subplots(1, 2, sharey=True, gridspec_kw={"wspace": 0.08})
+    for axes, kind in zip(panels, ("counts", "counts and boxes"), strict=True):
+        mine = {
+            n.split()[0]: v for n, v in curves.items() if n in ("none", f"{n.split()[0]} {kind}")
+        }
+        for k, stage in enumerate(stages):
+            rows = np.array([values[list(steps).index(stage)] for values in mine.values()])
+            style = {"marker": MARKERS[1 + k], "markersize": 5}
+            colour = SHARE_COLOURS[-1 - k]
+            band(axes, range(len(mine)), rows, f"{stage} steps", colour, **style)
+        axes.set_xticks(range(len(mine)), list(mine))
         axes.set_ylim(0, 102)
-        frame_plot(axes, "% of held-out counts right", below)
-        axes.legend(frameon=False, fontsize=8.5, loc="lower right")
-    heading(left, "Over training")
-    heading(right, "By labels")
+        frame_plot(axes, "% of held-out counts right", "images with labels")
+        heading(axes, kind.capitalize())
+    panels[1].legend(frameon=False, fontsize=8.5, loc="lower right")
     return figure
 
 
