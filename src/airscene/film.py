@@ -122,7 +122,7 @@ def _stage(run: Run, step: int, seed: int, shown: Images, held_out: Scenes) -> S
 
 def training_frame(run: Run, images: Images, stages: Sequence[Stage], now: int) -> Frame:
     """One of the film's `stages` and the way to it: numbers at the left, scenes at the right."""
-    page, stage, model = Page(), stages[now], run.config.model
+    page, stage, model = Canvas(), stages[now], run.config.model
     left, right = PANEL
     counted = stage.accuracy is not None
     page.text((left, 40), f"airscene  {run.preset}", 17, DIM)
@@ -139,7 +139,7 @@ def training_frame(run: Run, images: Images, stages: Sequence[Stage], now: int) 
     return page.array()
 
 
-def _grid(page: "Page", images: Images, scenes: Sequence[Scene], windows: bool) -> None:
+def _grid(page: "Canvas", images: Images, scenes: Sequence[Scene], windows: bool) -> None:
     """Images over what is made of them, as large as they can be."""
     x0, y0, x1, y1 = GRID
     count, height, width, _ = images.shape
@@ -208,7 +208,7 @@ def live_film(
 
 def live_frame(sight: Sight, mean: float, predictor: Predictor, name: str = "") -> Frame:
     """The image with its windows at the left, the scene drawn back at the right, and numbers."""
-    page, scene, c = Page(), sight.scene, predictor.config
+    page, scene, c = Canvas(), sight.scene, predictor.config
     scale = min(500 / c.height, 510 / c.width)
     scale = int(scale) if scale >= 1 else scale
     tall, wide = round(c.height * scale), round(c.width * scale)
@@ -317,7 +317,7 @@ def _composed(
 # --- Drawing and writing frames ------------------------------------------------------------
 
 
-class Page:
+class Canvas:
     """A dark frame to write numbers and put pictures on."""
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ PRESETS = {
         ),
     ),
     "omniglot": Preset(
-        "handwritten characters of 42 alphabets, taken apart into strokes: the paper's appendix G",
+        "handwritten characters of 42 alphabets, taken apart: the paper's appendix G",
         TrainConfig(
             steps=10_000,
             eval_every=1_000,

@@ -37,7 +37,7 @@ def film(argv: list[str]) -> int:
 
     options = parse(Film, "airscene film", argv, description=DESCRIPTION)
     if not 0 < options.seconds <= 600:
-        raise AirsceneError(f"--seconds must lie between 0 and 600, not {options.seconds:g}")
+        raise AirsceneError(f"--seconds must be above 0, at most 600, not {options.seconds:g}")
     if not 1 <= options.scenes <= 100:
         raise AirsceneError(f"--scenes must lie between 1 and 100, not {options.scenes}")
     use_compilation_cache()
@@ -55,18 +55,16 @@ def film(argv: list[str]) -> int:
         predictor = Predictor(training.pick(run.state().model, index), predictor.note)
     name = run.preset if run else Path(options.model).stem
     out = options.out or (run.path if run else Path("runs") / f"film-{name}")
-    if run is None or not run.snapshots():
-        why = "it is no run folder" if run is None else "trained without --snapshots"
-        said = f"no training film of {options.model}: {why}"
-        screen(stderr=True).print(said, highlight=False, soft_wrap=True)
-    else:
+    scenes = runs.eval_scenes(predictor, options.data, scenes=film.MEASURED)
+    if run is not None and run.snapshots():
         with _bar("training.mp4") as tick:
             film.training_film(run, out / "training.mp4", options.seed_index, options.scenes, tick)
         print(out / "training.mp4")
-    scenes = runs.eval_scenes(predictor, options.data, scenes=film.MEASURED)
     with _bar("live.mp4") as tick:
         film.live_film(predictor, out / "live.mp4", scenes, options.seconds, name, tick)
     print(out / "live.mp4")
+    if run is not None and not run.snapshots():
+        print("(how it learned can be filmed of runs that were trained with --snapshots)")
     return 0
 
 

@@ -66,7 +66,7 @@ def infer(argv: list[str]) -> int:
     with writer(options.format, options.out, not work.plain) as add, work.bar():
         for name, image, scene in work.results():
             add(name, scene)
-            work.note(name, scene)
+            work.note(name, image, scene)
             if options.overlay is not None:
                 work.overlay(name, image, scene)
     return 2 if work.bad else 0
@@ -176,7 +176,7 @@ class Work:
             self._skip(f"{'standard input' if file == STDIN else file}: {error}")
             return []
 
-    def note(self, name: str, scene: Any) -> None:
+    def note(self, name: str, image: "np.ndarray", scene: Any) -> None:
         """Mark an answer that is not to be trusted."""
         if any(getattr(thing, "outside", False) for thing in scene.objects):
             _say(f"{name}: found outside of the scene: a picture of another kind?")
@@ -186,6 +186,8 @@ class Work:
         if not self.tiled and max(scene.height / c.height, scene.width / c.width) > REDUCED:
             size, canvas = f"{scene.width}x{scene.height}", f"{c.width}x{c.height}"
             _say(f"{name}: {size} pixels are reduced to {canvas}; --tile works at full scale")
+        elif not (c.invert or c.level) and _mostly_light(image):
+            _say(f"{name}: mostly light, but this model takes light objects on black")
         elif scene.residual > STRANGE:
             _say(f"{name}: {scene.residual:.0%} is left unexplained: a picture of another kind?")
 
@@ -233,6 +235,15 @@ def _batches(items: Iterable[Named], most: int) -> Iterator[list[Named]]:
             part, pixels = [], 0
     if part:
         yield part
+
+
+def _mostly_light(image: "np.ndarray") -> bool:
+    """Whether the background seems to be light."""
+    import numpy as np
+
+    from airscene.inference import as_float_image
+
+    return float(np.median(as_float_image(image))) > 0.5
 
 
 def _say(text: str) -> None:

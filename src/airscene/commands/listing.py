@@ -14,7 +14,11 @@ def models(argv: list[str]) -> int:
         note = load_note(path)
         settings = as_options(note["settings"])
         right, elbo = note["held_out_count_accuracy"], note["held_out_elbo"]
-        known = f"{100 * right:.1f}% of held-out counts right" if right else f"ELBO {elbo:.0f}"
+        known = (
+            f"{100 * right:.1f}% of held-out counts right"
+            if right is not None
+            else f"ELBO {elbo:.0f}"
+        )
         print(f"{name:17} {known}; {path.stat().st_size >> 10} KB")
         print(f"{'':17} {note['command']}{settings} (seed {note['seed']})")
         print(f"{'':17} {path}")

@@ -20,9 +20,10 @@ class Reproduce:
     """The options."""
 
     seeds: int | None = None
-    """Seeds of every model (default: the result's own number; with --quick, 1)."""
+    """Seeds of every model (default: the result's own number). --quick has one."""
     quick: bool = False
-    """In two minutes on a CPU at most: with the models that come along, or trained small."""
+    """Each result in two minutes on a CPU at most: with the models that come along, or trained
+    small."""
     out: Path | None = None
     """Folder for runs, tables, figures and page (default: results/RESULT, or results/RESULT-quick;
     of `all`: results). What is there already is not trained again; what was stopped goes on."""
@@ -37,7 +38,8 @@ def reproduce(argv: list[str]) -> int:
     }
     if not argv or argv[0].startswith("-"):
         lines = [f"  {name:15} {said}" for name, said in names.items()]
-        print("\n".join(["usage: airscene reproduce RESULT [options]", "", "results:", *lines]))
+        usage = "usage: airscene reproduce RESULT [--quick] [--seeds K] [--out FOLDER]"
+        print("\n".join([usage, "", "results:", *lines]))
         return 0 if argv and argv[0] in ("-h", "--help") else 2
     name = argv[0]
     if name not in names:
@@ -46,6 +48,10 @@ def reproduce(argv: list[str]) -> int:
     options = parse(Reproduce, f"airscene reproduce {name}", argv[1:], **about)
     if options.seeds is not None and options.seeds < 1:
         raise AirsceneError(f"--seeds must be at least 1, not {options.seeds}")
+    if options.seeds is not None and options.quick:
+        raise AirsceneError("--quick has one seed: leave out --seeds, or --quick")
+    if options.seeds is not None and name != "all" and EXPERIMENTS[name].seeds is None:
+        raise AirsceneError(f"{name} trains nothing: leave out --seeds")
     use_compilation_cache()
     try:
         status = _all(options, screen()) if name == "all" else _one(name, options, screen())

@@ -38,7 +38,7 @@ class Source:
             return self._download(file)
         path = Path(given) / self.folder / file
         if not path.is_file():
-            raise AirsceneError(f"AIRSCENE_DATA has no file {path}")
+            raise AirsceneError(f"AIRSCENE_DATA has no file {path}; without it, it is downloaded")
         if not any(_matches(path, checksum) for checksum in self.checksums[file]):
             raise AirsceneError(
                 f"{path} is not the {self.name} file it should be (its checksum differs)"

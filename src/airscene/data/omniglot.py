@@ -1,7 +1,7 @@
 """Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, one character an image.
 
-The drawings of eight alphabets also come as pen strokes. These alphabets are held out, so that what
-a model infers can be compared with how a character was really drawn.
+The drawings also come as pen strokes, of which those of two small splits are used here: their eight
+alphabets are held out, so that what a model infers can be compared with how it was really drawn.
 """
 
 import io

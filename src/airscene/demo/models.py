@@ -36,7 +36,7 @@ DESCRIPTIONS = {
     "digits": "Handwritten digits, white on black. It was trained on up to two at a time.",
     "digits-difference": "The same digits. It looks for what is not explained yet: it counts on.",
     "sprites": "Red circles, green squares and blue diamonds that may overlap.",
-    "omniglot": "Handwritten characters of any alphabet, taken apart into strokes.",
+    "omniglot": "Handwritten characters of any alphabet, taken apart into strokes and pieces.",
     "objects": "A cube, a sphere or a cylinder on a table, drawn by a 3D renderer.",
 }
 

@@ -77,7 +77,7 @@ EXPERIMENTS = {
         quick="the model that comes along, and few images; without the supervised network",
     ),
     "omniglot": Experiment(
-        "Characters taken apart into strokes",
+        "Characters taken apart",
         "omniglot",
         paper="Appendix G",
         shows="On handwritten characters, AIR with four steps finds parts that resemble strokes, "

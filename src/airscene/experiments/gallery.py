@@ -66,6 +66,9 @@ class Result:
 
 def make(name: str, out: Path, seeds: int | None, quick: bool, console: Console) -> Result | None:
     """Run an experiment and write its folder; None if it was stopped, and can go on."""
+    there = read(out)
+    if there is not None and there.name != name:
+        raise AirsceneError(f"{out} holds the result {there.name}; use another --out")
     begun, trained = time.monotonic(), training_seconds(out)
     page = EXPERIMENTS[name].load()(out, seeds or 1, quick, console)
     if page is None:
@@ -75,11 +78,16 @@ def make(name: str, out: Path, seeds: int | None, quick: bool, console: Console)
         described(name, seeds, quick),
         title=page.title,
         seconds=round(training_seconds(out) + others, 1),
-        captions={stem: caption for stem, (caption, _) in page.figures.items()},
+        captions={stem: _caption(text, quick) for stem, (text, _) in page.figures.items()},
         tables=page.sections,
     )
     write(out, result, {stem: png(figure) for stem, (_, figure) in page.figures.items()})
     return result
+
+
+def _caption(text: str, quick: bool) -> str:
+    """What is to be seen in a figure is not to be seen in its quick one."""
+    return text.split(" To see:")[0] if quick else text
 
 
 def make_once(

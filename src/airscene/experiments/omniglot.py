@@ -1,4 +1,4 @@
-"""Omniglot (appendix G): characters taken apart into strokes, and how many people really drew.
+"""Omniglot (appendix G): characters taken apart, and with how many strokes people drew them.
 
 The alphabets whose pen strokes are known are held out of training. Settings were chosen by looking
 at one of the two sets of these alphabets ("small1"); the other ("small2") is the test.
@@ -71,8 +71,8 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
         if not quick:
             caption = "ELBO and steps used on held-out alphabets over training, one line per seed."
             shown["curves"] = (caption, figures.curves(Run.open(out / "air").metrics()))
-    heading = "Rank correlation of steps used and pen strokes, on alphabets held out of training"
-    return Page("Characters in strokes", shown, {heading: _table(rows)})
+    heading = "Rank correlation with the number of pen strokes, on alphabets held out of training"
+    return Page("Characters in parts", shown, {heading: _table(rows)})
 
 
 def measure(
@@ -140,9 +140,9 @@ def _figures(predictor: Predictor, drawings: Drawings, steps: list[np.ndarray]) 
     scenes = predictor.infer_seen(drawings.images[rows])
     halves = (slice(None, SHOWN), slice(SHOWN, None))
     caption = (
-        "Characters of alphabets that training never saw, and what is drawn after each step, each "
-        "step in its colour. To see: parts hang together, many of them strokes, and "
-        "characters take as many steps as they are complex."
+        "Characters of alphabets that training never saw, and what DAIR has drawn after each step, "
+        "each step in its colour. To see: parts hang together; some are strokes, others are what "
+        "a window can hold; the number of steps varies."
     )
     shown = {
         f"steps-{i + 1}": (caption, plots.by_step(list(drawings.images[rows[half]]), scenes[half]))
@@ -151,27 +151,26 @@ def _figures(predictor: Predictor, drawings: Drawings, steps: list[np.ndarray]) 
     caption = (
         "How many steps are used on these drawings, and their mean against the number of pen "
         "strokes with which a person drew the character (points as large as their share). To see: "
-        "numbers vary, and rise with the strokes, up to the most steps there are."
+        "numbers vary, and rise with the strokes. (So does the amount of ink: see the table.)"
     )
     shown["strokes"] = (caption, plots.steps_by_strokes(steps, drawings.strokes, most))
     return shown
 
 
 def _table(rows: list[Row]) -> list[list[str]]:
-    head = ["alphabets, seed", "drawings", "correlation", "95% interval", "given the ink"]
-    lines = [[*head, "of ink alone", "mean steps", "unexplained, %"]]
-    names = {split: ", ".join(n.split("_")[0] for n in a) for split, a in HELD_OUT.items()}
+    lines = [
+        ["drawings, seed", "steps", "95% interval", "given the ink", "ink alone", "mean steps"]
+    ]
+    names = {"small1": "settings chosen on", "small2": "test"}
     for row in rows:
         lines.append(
             [
-                f"{names[row['split']]}: {row['seed']}",
-                f"{row['drawings']:,}",
+                f"{names[row['split']]} ({row['drawings']:,}): {row['seed']}",
                 f"{row['correlation']:.2f}",
                 f"{row['low']:.2f} to {row['high']:.2f}",
                 f"{row['given ink']:.2f}",
                 f"{row['of ink']:.2f}",
                 f"{row['mean steps']:.2f}",
-                f"{100 * row['unexplained']:.0f}",
             ]
         )
     return lines

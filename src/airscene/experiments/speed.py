@@ -85,7 +85,8 @@ def _one_by_one(predictor: Predictor, n: int, size: Size, what: str) -> Row:
     scenes = make_scenes(data, predictor.config, held_out=True, scenes=size.images, counts=(n,))
     x, air = as_float(scenes.images), predictor.air
     steps = float(np.mean(predictor.infer_arrays(x).steps))
-    program = seconds(lambda: [infer_compiled(air, a[None]) for a in x], size.repeats)
+    wait = jax.block_until_ready  # for each image: none is begun before the last one is done
+    program = seconds(lambda: [wait(infer_compiled(air, a[None])) for a in x], size.repeats)
     whole = seconds(lambda: [predictor.infer(a[..., 0]) for a in x] and None, size.repeats)
     return _row(what, program / len(x), whole / len(x), steps)
 
