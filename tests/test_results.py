@@ -109,6 +109,11 @@ def test_representation(tmp_path: Path, monkeypatch) -> None:
             else representation.CODE_SETTINGS
         )
         assert representation._settings({k: float(row[k]) for k in kind[0]._fields}) in kind[:2]
+    sets = representation.collections(size)  # a second seed uses what the first one has chosen
+    both = representation.measured(tmp_path, "cnn", None, sets, size, 2, True)
+    first, second = ([r for r in both if r["seed"] == seed] for seed in (0, 1))
+    for one, other in zip(first, second, strict=True):
+        assert representation._settings(one) == representation._settings(other)
     again = (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns
     assert drawn(representation.run(tmp_path, 1, True, Console())).sections == page.sections
     assert (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns == again  # not measured again

@@ -191,7 +191,7 @@ class TrainConfig:
     eval_every: int = 250
     """Steps between looks at the held-out scenes."""
     snapshots: int = 0
-    """How many snapshots of the models to keep over training, most of them early, for
+    """About how many snapshots of the models to keep over training, most of them early, for
     `airscene film` (0: none)."""
 
     estimator: Literal["marginal", "nvil", "concrete", "vimco"] = "marginal"

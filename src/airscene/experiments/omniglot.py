@@ -151,7 +151,7 @@ def _figures(predictor: Predictor, drawings: Drawings, steps: list[np.ndarray]) 
     caption = (
         "How many steps are used on these drawings, and their mean against the number of pen "
         "strokes with which a person drew the character (points as large as their share). To see: "
-        "numbers vary, and rise with the strokes. (So does the amount of ink: see the table.)"
+        "numbers vary, and rise with the strokes, as the amount of ink does: see the table."
     )
     shown["strokes"] = (caption, plots.steps_by_strokes(steps, drawings.strokes, most))
     return shown

@@ -258,13 +258,14 @@ def scaled(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
 
 
 def inputs(
-    method: str, seed: int, out: Path, cae: AutoEncoder, sets: tuple, quick: bool
+    method: str, seed: int, out: Path, cae: AutoEncoder | None, sets: tuple, quick: bool
 ) -> list[np.ndarray]:
     """What a classifier sees of the three collections."""
     images = [s.images for s in sets]
     if method == "cnn":
         return images
     if method == "cae":
+        assert cae is not None
         return scaled(*(np.asarray(cae_codes(pick(cae, seed), x)) for x in images))
     name, _, own_order = method.partition("-")
     predictor = _model(out, name, seed, quick)
@@ -286,7 +287,13 @@ def _models(path: Path) -> Any:
 
 
 def measured(
-    out: Path, method: str, cae: Any, sets: tuple, size: Size, seeds: int, quick: bool
+    out: Path,
+    method: str,
+    cae: AutoEncoder | None,
+    sets: tuple,
+    size: Size,
+    seeds: int,
+    quick: bool,
 ) -> list[Row]:
     """A method's rows, each seed's measured now or before.
 
