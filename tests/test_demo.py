@@ -178,9 +178,10 @@ def test_models_are_listed_with_digits_first(api: Any) -> None:
         "digits",
         "digits-difference",
         "objects",
+        "omniglot",
         "sprites",
     ]
-    assert [model["kind"] for model in listed] == ["2d", "2d", "3d", "2d"]
+    assert [model["kind"] for model in listed] == ["2d", "2d", "3d", "2d", "2d"]
     for model in listed:
         assert model["description"] and model["height"] and model["max_objects"]
 
@@ -382,7 +383,7 @@ def test_an_unknown_model_is_answered_with_the_names(api: Any) -> None:
     answer = api.post("/infer?model=cats", content=b"", headers=PNG)
     assert answer.status_code == 404
     assert answer.json()["error"] == (
-        "no model 'cats'; there are digits, digits-difference, objects, sprites"
+        "no model 'cats'; there are digits, digits-difference, objects, omniglot, sprites"
     )
 
 

@@ -307,6 +307,10 @@ def test_worked_example_writes_what_it_says(tmp_path, monkeypatch):
 def test_a_picture_of_another_kind_is_said(tmp_path, capsys):
     Image.fromarray(255 - digits(1, counts=(2,)).images[0, ..., 0]).save(tmp_path / "ink.png")
     assert run("infer", "digits", tmp_path / "ink.png", "--format", "csv") == 0
+    assert "mostly light, but this model takes light objects on black" in capsys.readouterr().err
+    noise = np.random.default_rng(0).integers(0, 255, (50, 50), np.uint8) // 2
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    assert run("infer", "digits", tmp_path / "noise.png", "--format", "csv") == 0
     assert "a picture of another kind?" in capsys.readouterr().err
 
 
