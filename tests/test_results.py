@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.data import digits
 from airscene.errors import AirsceneError
 from airscene.experiments import labels, learning, omniglot, plots, representation
 from airscene.experiments.page import Page
@@ -158,7 +159,7 @@ def test_no_digit_is_in_two_collections(monkeypatch) -> None:
         np.arange(300) % 250 + 1,
         1 + np.arange(300) // 250,
     )
-    monkeypatch.setattr(representation, "embedded_digits", lambda: (glyphs, np.arange(300) % 10))
+    monkeypatch.setattr(digits, "embedded_digits", lambda: (glyphs, np.arange(300) % 10))
     seen = []
     for made in representation.collections(replace(representation.QUICK, validation=300, test=300)):
         pairs = [

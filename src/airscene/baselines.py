@@ -131,7 +131,7 @@ def classification(
 ) -> Float[Array, ""]:
     """The loss of a classifier: cross-entropy."""
     key_noise, key_drop = jax.random.split(key)
-    noisy = as_float(x) + settings.noise * jax.random.normal(key_noise, x.shape)
+    noisy = intensities(x) + settings.noise * jax.random.normal(key_noise, x.shape)
     logits = network(noisy, settings.dropout, key_drop)
     return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 
@@ -140,7 +140,7 @@ def reconstruction(
     network: AutoEncoder, x: Array, y: Any = None, settings: Any = None, key: Any = None
 ) -> Float[Array, ""]:
     """The loss of the auto-encoder: squared error."""
-    x = as_float(x)
+    x = intensities(x)
     return jnp.sum((x - network.decode(network.encode(x), x.shape[0])) ** 2)
 
 
@@ -189,13 +189,13 @@ def accuracy(
     """The share of rows that a classifier gets right."""
 
     def right(row):
-        logits = network(as_float(row[0]), 0.0, jax.random.key(0))
+        logits = network(intensities(row[0]), 0.0, jax.random.key(0))
         return jnp.argmax(logits) == row[1]
 
     return jnp.mean(jax.lax.map(right, (x, y), batch_size=500))
 
 
-def as_float(x: Array) -> Float[Array, "*shape"]:
+def intensities(x: Array) -> Float[Array, "*shape"]:
     """Intensities between 0 and 1; what is a float already stays as it is."""
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int, UInt8
 from scipy.optimize import linear_sum_assignment
 
 from airscene.config import ModelConfig
@@ -66,6 +66,15 @@ def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0, iw: bool = Tru
         if scenes.boxed:
             result |= {**_overlapping(scenes, count), **box_figures(scenes, found.box, count)}
     return Evaluation(result, matrix, found, np.asarray(parts["elbo"]))
+
+
+def looked_at(
+    found: Any, config: ModelConfig
+) -> tuple[Float[np.ndarray, "scenes steps 2"], Bool[np.ndarray, "scenes steps"]]:
+    """Where the windows' centres lie, in pixels (x, y), and which of them are used."""
+    centres = (found.pose[..., 1:] + 1) / 2 * np.array([config.width, config.height])
+    count = np.argmax(found.log_q, axis=1)
+    return centres, np.arange(centres.shape[1]) < count[:, None]
 
 
 def count_figures(

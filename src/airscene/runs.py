@@ -33,7 +33,7 @@ from airscene.data import DATASETS, Scenes, make_scenes
 from airscene.data.folder import as_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
-from airscene.evaluation import Evaluation, evaluate
+from airscene.evaluation import Evaluation, evaluate, looked_at
 from airscene.inference import Predictor, load, resolve
 from airscene.inverse.config import InverseConfig
 from airscene.model import AIR
@@ -409,8 +409,7 @@ def _figures(
     most = min(most, predictor.config.max_objects)
     samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]
     height, width = predictor.config.height, predictor.config.width
-    centres = (evaluation.found.pose[..., 1:] + 1) / 2 * np.array([width, height])
-    used = np.arange(centres.shape[1]) < count[:, None]
+    centres, used = looked_at(evaluation.found, predictor.config)
     pictures = {
         "reconstructions": (
             "Held-out scenes (above) and what the model makes of them (below): the windows of the "

@@ -36,16 +36,24 @@ MNIST = Source(
 
 def digit_scenes(request: Request) -> Scenes:
     """Scenes of the embedded digits; held-out scenes use digits that no training scene uses."""
-    images, labels = embedded_digits()
-    held_out = np.arange(len(images)) % HELD_OUT == 0
-    chosen = held_out if request.held_out else ~held_out
-    return _compose(request, images[chosen], labels[chosen])
+    return _compose(request, *embedded_split(request.held_out))
 
 
 def mnist_scenes(request: Request) -> Scenes:
     """Scenes of all of MNIST: training digits to train on, test digits held out."""
-    images, labels = mnist("t10k" if request.held_out else "train")
-    return _compose(request, images, labels)
+    return _compose(request, *mnist_split(request.held_out))
+
+
+def embedded_split(held_out: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The embedded digits and their labels that are held out, or the others."""
+    images, labels = embedded_digits()
+    chosen = (np.arange(len(images)) % HELD_OUT == 0) == held_out
+    return images[chosen], labels[chosen]
+
+
+def mnist_split(held_out: bool) -> tuple[np.ndarray, np.ndarray]:
+    """MNIST's test digits and their labels, or those to train on."""
+    return mnist("t10k" if held_out else "train")
 
 
 def _compose(request: Request, images: np.ndarray, labels: np.ndarray) -> Scenes:

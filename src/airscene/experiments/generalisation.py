@@ -6,7 +6,6 @@ folder of its own, so that what was trained is not trained again. Then all seeds
 tables (CSV) are written.
 """
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from airscene.data.scenes import as_float
 from airscene.evaluation import count_figures
 from airscene.experiments import plots, variance
 from airscene.experiments.page import Page
-from airscene.experiments.tables import Row, csv_text, spread
+from airscene.experiments.tables import Row, csv_text, read_csv, spread
 from airscene.inference import Predictor, load
 from airscene.model import AIR
 from airscene.presets import DIFFERENCE, DRAW
@@ -263,12 +262,7 @@ def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
 def _variance(path: Path, console: Console) -> list[Row]:
     """The gradient's variance, measured now or before."""
     if path.is_file():
-        with path.open(newline="") as file:
-            kinds = {"likelihood": str, "estimator": str, "objects": int, "rollouts": int}
-            return [
-                {name: kinds.get(name, float)(text) for name, text in row.items()}
-                for row in csv.DictReader(file)
-            ]
+        return read_csv(path, likelihood=str, estimator=str, objects=int, rollouts=int)
     with console.status("measuring the gradient's variance"):
         return variance.run()
 

@@ -16,6 +16,7 @@ from airscene import checkpoint, figures
 from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
+from airscene.evaluation import looked_at
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
@@ -199,10 +200,8 @@ class Shown:
         return figures.side_by_side(list(images), lines)
 
     def _policies(self) -> Any:
-        c, seeds = self.run.config.model, []
-        for found, count in zip(self.found[:POLICIES], self.counts(), strict=False):
-            centres = (found.pose[..., 1:] + 1) / 2 * np.array([c.width, c.height])
-            seeds.append((centres, np.arange(centres.shape[1]) < count[:, None]))
+        c = self.run.config.model
+        seeds = [looked_at(found, c) for found in self.found[:POLICIES]]
         return plots.policies(seeds, c.height, c.width)
 
     def _samples(self) -> Iterator[Any]:

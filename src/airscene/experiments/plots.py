@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -328,11 +329,13 @@ def by_step(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> Figure:
 def coloured(scene: "Scene", steps: int) -> np.ndarray:
     """The first objects of a scene, each in its step's colour."""
     picture = np.zeros((scene.height, scene.width, 3))
-    for k in range(min(steps, scene.count)):
-        alone = scene
-        for other in reversed(range(scene.count)):
-            alone = alone if other == k else alone.without(other)
-        grey = alone.render().reshape(scene.height, scene.width, -1).mean(axis=-1)
+    for k, thing in enumerate(scene.objects[:steps]):
+        grey = (
+            replace(scene, objects=(thing,))
+            .render()
+            .reshape(scene.height, scene.width, -1)
+            .mean(axis=-1)
+        )
         picture += grey[..., None] * np.array(to_rgb(step_colour(k)))
     return picture.clip(0, 1)
 

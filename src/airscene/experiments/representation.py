@@ -5,7 +5,6 @@ learn from these codes the sum of the digits, and whether they ascend from left 
 learns the same from pixels.
 """
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,19 +25,19 @@ from airscene.baselines import (
     PixelClassifier,
     Settings,
     accuracy,
-    as_float,
     classification,
     fit,
+    intensities,
     reconstruction,
 )
 from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
-from airscene.data.digits import HELD_OUT, embedded_digits, mnist
-from airscene.data.scenes import compose
+from airscene.data.digits import embedded_split, mnist_split
+from airscene.data.scenes import as_float, compose
 from airscene.errors import AirsceneError
 from airscene.experiments import plots
 from airscene.experiments.page import Page
-from airscene.experiments.tables import Row, csv_text, spread
+from airscene.experiments.tables import Row, csv_text, read_csv, spread
 from airscene.inference import Predictor, load
 from airscene.presets import DIFFERENCE, preset
 from airscene.progress import train_once
@@ -132,7 +131,7 @@ class Collection:
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     """Train what is not yet trained, classify, and draw; None if stopped."""
-    size, seeds = (QUICK, 1) if quick else (FULL, seeds)
+    size = QUICK if quick else FULL
     _same_settings(out, size)
     for name, config in jobs(seeds, quick).items():
         console.print(METHODS[name], style="bold")
@@ -187,13 +186,8 @@ def collections(size: Size) -> tuple[Collection, Collection, Collection]:
 
     No digit is in two of them.
     """
-    if size.dataset == "mnist":
-        (images, labels), test = mnist("train"), mnist("t10k")
-    else:
-        images, labels = embedded_digits()
-        held_out = np.arange(len(images)) % HELD_OUT == 0
-        test = images[held_out], labels[held_out]
-        images, labels = images[~held_out], labels[~held_out]
+    split = mnist_split if size.dataset == "mnist" else embedded_split
+    (images, labels), test = split(held_out=False), split(held_out=True)
     # At random: MNIST's training digits alternate between two groups of writers.
     spare = np.random.default_rng(0).permutation(len(images)) % VALIDATION == 0
     parts = ((images[~spare], labels[~spare]), (images[spare], labels[spare]), test)
@@ -212,7 +206,7 @@ def scene_codes(
 
     Everything at its mean; objects from left to right, or in the order of the steps.
     """
-    found = predictor.infer_arrays(images.astype(np.float32) / 255)
+    found = predictor.infer_arrays(as_float(images))
     count = np.argmax(found.log_q, axis=1)
     there = np.arange(found.pose.shape[1]) < count[:, None]
     objects = np.concatenate([np.ones_like(there)[..., None], found.pose, found.z_what], axis=-1)
@@ -226,7 +220,7 @@ def scene_codes(
 @jax.jit
 def cae_codes(network: AutoEncoder, images: Any) -> Any:
     """The auto-encoder's code, as one vector."""
-    return jax.lax.map(lambda x: network.encode(as_float(x)).ravel(), images, batch_size=500)
+    return jax.lax.map(lambda x: network.encode(intensities(x)).ravel(), images, batch_size=500)
 
 
 def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
@@ -307,10 +301,7 @@ def measured(
             chosen = {(row["task"], row["labels"]): _settings(row) for row in rows}
             mine = list(classify(method, seed, seen, sets, size, chosen))
             checkpoint.write_text(path, csv_text(mine))
-        with path.open(newline="") as file:
-            kinds = {"method": str, "task": str, "seed": int, "labels": int}
-            for row in csv.DictReader(file):
-                rows.append({k: kinds.get(k, float)(v) for k, v in row.items()})
+        rows += read_csv(path, method=str, task=str, seed=int, labels=int)
     return rows
 
 
@@ -355,12 +346,15 @@ def _train(
     key_network, key_rows, key_fit = jax.random.split(key, 3)
     rows = jax.random.permutation(key_rows, len(x))
     steps = round(size.steps * max(0.2, (labels / max(size.labels)) ** 0.5))
-    if method == "cnn":  # many at once would become grouped convolutions, which are slow
-        network = PixelClassifier(x.shape[1], size.filters, key_network)
-        call = (classification, size.batch, network, x, y, rows, labels, steps)
-        return [fit(*call, s, key_fit) for s in settings]
-    network = CodeClassifier(x.shape[1], key_network)
+    pixels = method == "cnn"
+    network = (
+        PixelClassifier(x.shape[1], size.filters, key_network)
+        if pixels
+        else CodeClassifier(x.shape[1], key_network)
+    )
     call = (classification, size.batch, network, x, y, rows, labels, steps)
+    if pixels:  # many at once would become grouped convolutions, which are slow
+        return [fit(*call, s, key_fit) for s in settings]
     every = Settings(*(jnp.array(values) for values in zip(*settings, strict=True)))
     stack = jax.vmap(lambda s: fit(*call, s, key_fit))(every)
     return [pick(stack, i) for i in range(len(settings))]
@@ -372,7 +366,7 @@ def reconstruction_errors(
     """Squared error a pixel on held-out images of 0 to 2 digits, for each method and seed."""
     data = DataConfig(dataset=size.dataset)
     scenes = make_scenes(data, ModelConfig(), held_out=True, scenes=1_000, seed=EVAL_SEED)
-    x = scenes.images.astype(np.float32) / 255
+    x = as_float(scenes.images)
     energy = np.maximum(np.sum(x**2, axis=(1, 2, 3)), 1.0)
     rows = []
     for seed in range(seeds):

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ def csv_text(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def read_csv(path: Path, **kinds: Callable[[str], Any]) -> list[Row]:
+    """The rows that `csv_text` wrote; numbers, but for the columns of other `kinds`."""
+    with path.open(newline="") as file:
+        return [{k: kinds.get(k, float)(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
