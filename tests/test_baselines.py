@@ -1,5 +1,7 @@
 """The baselines for AIR's codes, and the tasks: against SciPy and by hand."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ from airscene.baselines import (
     fit,
     reconstruction,
 )
+from airscene.data.scenes import as_float
 from airscene.experiments.representation import QUICK, collections, scaled, scene_codes
 from airscene.inference import load
 
@@ -55,12 +58,12 @@ def test_a_classifier_learns_from_the_labels_that_it_may_use():
     y = jnp.asarray((x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0))
     network = CodeClassifier(6, jax.random.key(0))
     rows, settings = jnp.arange(400), Settings(0.1, 0.1, 0.1)
-    call = (x, y, rows, 200, 150, settings, jax.random.key(1))
+    call = (x[:, None], y, rows, 200, 150, settings, jax.random.key(1))
     trained = fit(classification, 32, network, *call)
     assert accuracy(trained, x[:200], y[:200]) > 0.95
     assert accuracy(trained, x[200:], y[200:]) > 0.85
     wrong = y.at[200:].set(18)  # labels that it must not see
-    blind = fit(classification, 32, network, x, wrong, *call[2:])
+    blind = fit(classification, 32, network, x[:, None], wrong, *call[2:])
     np.testing.assert_allclose(trained.layers[0].weight, blind.layers[0].weight)
 
 
@@ -97,19 +100,28 @@ def test_the_tasks_by_hand():
 
 
 def test_codes_go_from_left_to_right():
-    predictor, made = load("digits"), collections(QUICK)[2]
-    codes = scene_codes(predictor, made.images[:40]).reshape(40, 3, 1 + 3 + predictor.config.codes)
+    air, made = load("digits").air, collections(QUICK)[2]
+    call = partial(scene_codes, air, made.images[:40], key=jax.random.key(0))
+    codes = np.asarray(call(0.0)).reshape(40, 3, 1 + 3 + air.config.codes)
     found = codes[..., 0].sum(axis=1)
     assert np.mean(found == 2) > 0.9
     two = codes[found == 2]
     assert (two[:, 0, 2] <= two[:, 1, 2]).all()
     assert not two[:, 2].any()
+    means = load("digits").infer_arrays(as_float(made.images[:40]))
+    np.testing.assert_allclose(
+        np.sort(two[:, :2, 4]), np.sort(means.z_what[found == 2, :2, 0]), atol=1e-4
+    )
+    drawn = np.asarray(call(1.0)).reshape(codes.shape)  # from the posterior: near, but not equal
+    same = (drawn[..., 0] == codes[..., 0]).all(axis=1)
+    assert same.mean() > 0.9
+    assert 0 < np.abs(drawn[same, :, 2] - codes[same, :, 2]).max() < 0.3
 
 
 def test_codes_are_centred_and_on_one_scale():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 3)) * np.array([2.0, 2.0, 0.01]) + 5
-    train, other = scaled(x, x[:10])
-    assert train.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-5)
-    assert train[:, 2].std() < 0.05  # what hardly varies is not blown up
-    np.testing.assert_allclose(other, train[:10])
+    train, other = scaled(np.stack([x, 9 * x], axis=1), x[:10])
+    assert train[:, 0].mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-5)
+    assert train[:, 0, 2].std() < 0.05  # what hardly varies is not blown up
+    np.testing.assert_allclose(other, train[:10, 0])

@@ -95,7 +95,8 @@ def test_representation(tmp_path: Path, monkeypatch) -> None:
         validation=20,
         test=20,
         cae_steps=2,
-        steps=8,
+        code_steps=8,
+        pixel_steps=8,
         choices=2,
     )
     monkeypatch.setattr(representation, "QUICK", size)
@@ -111,10 +112,12 @@ def test_representation(tmp_path: Path, monkeypatch) -> None:
         )
         assert representation._settings({k: float(row[k]) for k in kind[0]._fields}) in kind[:2]
     sets = representation.collections(size)  # a second seed uses what the first one has chosen
-    both = representation.measured(tmp_path, "cnn", None, sets, size, 2, True)
-    first, second = ([r for r in both if r["seed"] == seed] for seed in (0, 1))
-    for one, other in zip(first, second, strict=True):
-        assert representation._settings(one) == representation._settings(other)
+    for method in ("cnn", "air"):
+        every = representation.measured(tmp_path, method, None, sets, size, 3, True)
+        first, *others = ([r for r in every if r["seed"] == seed] for seed in range(3))
+        for other in others:
+            for mine, chosen in zip(other, first, strict=True):
+                assert representation._settings(mine) == representation._settings(chosen)
     again = (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns
     assert drawn(representation.run(tmp_path, 1, True, Console())).sections == page.sections
     assert (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns == again  # not measured again

@@ -129,9 +129,10 @@ class AutoEncoder(eqx.Module):
 def classification(
     network: Any, x: Array, y: Int[Array, ""], settings: Settings, key: Key[Array, ""]
 ) -> Float[Array, ""]:
-    """The loss of a classifier: cross-entropy."""
-    key_noise, key_drop = jax.random.split(key)
-    noisy = intensities(x) + settings.noise * jax.random.normal(key_noise, x.shape)
+    """The loss of a classifier: cross-entropy, for one of the samples that `x` has of an image."""
+    key_sample, key_noise, key_drop = jax.random.split(key, 3)
+    x = intensities(x[jax.random.randint(key_sample, (), 0, len(x))])
+    noisy = x + settings.noise * jax.random.normal(key_noise, x.shape)
     logits = network(noisy, settings.dropout, key_drop)
     return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 

@@ -8,14 +8,14 @@ learns the same from pixels.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Key, UInt8
 from rich.console import Console
 
 from airscene import checkpoint
@@ -39,7 +39,9 @@ from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, read_csv, spread
 from airscene.inference import Predictor, load
+from airscene.model import AIR
 from airscene.presets import DIFFERENCE, preset
+from airscene.priors import log_count_posterior
 from airscene.progress import train_once
 from airscene.runs import Run
 from airscene.training import pick
@@ -56,20 +58,18 @@ METHODS = {
 the second, where they are in the order in which they were found."""
 TASKS = {"sum": "Sum of two digits", "order": "Do they ascend?"}
 CODE_SETTINGS = (
-    Settings(decay=0.3, dropout=0.2),
-    Settings(decay=1.0, dropout=0.1, noise=0.3),
-    Settings(decay=1.0, dropout=0.0, noise=0.5),
-    Settings(decay=1.0, dropout=0.1, noise=0.8),
+    Settings(decay=1.0, dropout=0.1),
+    Settings(decay=1.0, dropout=0.1, noise=0.4),
+    Settings(decay=1.0, dropout=0.0, noise=0.8),
+    Settings(decay=0.3, dropout=0.3, noise=0.4),
     Settings(decay=3.0, dropout=0.0, noise=0.8),
 )
 PIXEL_SETTINGS = (
     Settings(decay=0.0, dropout=0.0),
-    Settings(decay=0.1, dropout=0.2),
     Settings(decay=0.1, dropout=0.5),
-    Settings(decay=0.3, dropout=0.5),
     Settings(decay=0.1, dropout=0.5, noise=0.1),
 )
-"""Each method chooses between five, by its accuracy on the validation split."""
+"""Each method chooses between these, by its accuracy on the validation split."""
 BUNDLED = {"air": "digits", "dair": "digits-difference"}
 VALIDATION = 6
 """One training digit in so many is in validation scenes only."""
@@ -84,8 +84,11 @@ class Size:
     validation: int = 4_000
     test: int = 10_000
     cae_steps: int = 4_000
-    steps: int = 10_000
+    code_steps: int = 50_000
+    pixel_steps: int = 15_000
     """Of a classifier with the most labels; fewer with fewer."""
+    samples: int = 16
+    """Of the posterior of each image to learn from: a classifier sees another one every time."""
     choices: int = 5
     """How many settings are tried."""
     batch: int = 128
@@ -100,7 +103,9 @@ QUICK = Size(
     validation=300,
     test=500,
     cae_steps=40,
-    steps=100,
+    code_steps=100,
+    pixel_steps=100,
+    samples=2,
     choices=1,
     batch=32,
     filters=4,
@@ -168,11 +173,11 @@ def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
         few = DataConfig(dataset="digits", scenes=500)
         return {"draw": replace(draw, steps=20, eval_every=20, batch=8, model=tiny, data=few)}
     air = TrainConfig(
-        steps=20_000,
-        eval_every=2_000,
+        steps=40_000,
+        eval_every=4_000,
         seeds=seeds,
         model=ModelConfig(mlp=400, size_sd=0.1),
-        data=DataConfig(dataset="mnist"),
+        data=DataConfig(dataset="mnist", scenes=200_000),
     )
     dair = replace(air, model=replace(DIFFERENCE, mlp=400, patch_features=64, context=3))
     return {"dair": dair, "air": air, "draw": replace(draw, steps=15_000, eval_every=1_000)}
@@ -199,22 +204,32 @@ def collections(size: Size) -> tuple[Collection, Collection, Collection]:
     return made[0], made[1], made[2]
 
 
+@partial(jax.jit, static_argnames="from_left")
 def scene_codes(
-    predictor: Predictor, images: np.ndarray, from_left: bool = True
-) -> Float[np.ndarray, "images numbers"]:
+    air: AIR,
+    images: UInt8[Any, "images height width 1"],
+    spread: float | Float[Array, ""],
+    key: Key[Array, ""],
+    from_left: bool = True,
+) -> Float[Array, "images numbers"]:
     """The scene as numbers: for each object 1, its place and its code; zero for the rest of N.
 
-    Everything at its mean; objects from left to right, or in the order of the steps.
+    With a spread of 1 drawn from the posterior, with 0 at its mean. Objects from left to right, or
+    in the order of the steps.
     """
-    found = predictor.infer_arrays(as_float(images))
-    count = np.argmax(found.log_q, axis=1)
-    there = np.arange(found.pose.shape[1]) < count[:, None]
-    objects = np.concatenate([np.ones_like(there)[..., None], found.pose, found.z_what], axis=-1)
-    objects = there[..., None] * objects
-    if from_left:
-        order = np.argsort(np.where(there, found.pose[..., 1], np.inf), axis=1)
-        objects = np.take_along_axis(objects, order[..., None], axis=1)
-    return objects.reshape(len(images), -1)
+
+    def one(image_and_key):
+        image, key = image_and_key
+        steps = air.rollout(intensities(image), spread * air.noise(key))
+        pose = jax.vmap(air.pose)(steps.z_where)
+        count = jnp.argmax(log_count_posterior(steps.logit))
+        there = jnp.arange(air.config.max_objects) < count
+        order = jnp.argsort(jnp.where(there & from_left, pose[:, 1], jnp.inf))
+        objects = jnp.concatenate([jnp.ones_like(there)[:, None], pose, steps.z_what], axis=-1)
+        return (there[:, None] * objects)[order].ravel()
+
+    keys = jax.random.split(key, len(images))
+    return jax.lax.map(one, (images, keys), batch_size=500)
 
 
 @jax.jit
@@ -244,26 +259,41 @@ def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
 def scaled(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
     """Codes centred, and all divided by one number: their spread over the images to learn from.
 
-    Not each by its own: that would blow up the noise in elements of a code that say nothing.
+    Not each by its own: that would blow up the noise in elements of a code that say nothing. Of the
+    samples of an image to learn from, the first counts, which is the mean.
     """
-    mean, sd = train.mean(axis=0), train.std(axis=0)
+    mean, sd = train[:, 0].mean(axis=0), train[:, 0].std(axis=0)
     scale = 1 / np.sqrt(np.mean(sd[sd > 1e-3] ** 2))
     return [((x - mean) * scale).astype(np.float32) for x in (train, *others)]
 
 
 def inputs(
-    method: str, seed: int, out: Path, cae: AutoEncoder | None, sets: tuple, quick: bool
+    method: str,
+    seed: int,
+    out: Path,
+    cae: AutoEncoder | None,
+    sets: tuple,
+    size: Size,
+    quick: bool,
 ) -> list[np.ndarray]:
-    """What a classifier sees of the three collections."""
-    images = [s.images for s in sets]
+    """What a classifier sees of the three collections: of the first, several samples an image.
+
+    The first sample is the mean, as for the other two; pixels and the auto-encoder have no others.
+    """
+    first, *rest = (s.images for s in sets)
     if method == "cnn":
-        return images
+        return [first[:, None], *rest]
     if method == "cae":
         assert cae is not None
-        return scaled(*(np.asarray(cae_codes(pick(cae, seed), x)) for x in images))
+        codes, *others = (np.asarray(cae_codes(pick(cae, seed), x)) for x in (first, *rest))
+        return scaled(codes[:, None], *others)
     name, _, own_order = method.partition("-")
-    predictor = _model(out, name, seed, quick)
-    return scaled(*(scene_codes(predictor, x, not own_order) for x in images))
+    air = _model(out, name, seed, quick).air
+    call = partial(scene_codes, air, from_left=not own_order)
+    key = jax.random.key(seed)
+    drawn = [call(first, float(i > 0), jax.random.fold_in(key, i)) for i in range(size.samples)]
+    others = [np.asarray(call(x, 0.0, key)) for x in rest]
+    return scaled(np.stack([np.asarray(a) for a in drawn], axis=1), *others)
 
 
 def _model(out: Path, method: str, seed: int, quick: bool) -> Predictor:
@@ -293,16 +323,25 @@ def measured(
 
     The first seed tries all settings; what its validation split chooses, all seeds use.
     """
-    rows: list[Row] = []
-    for seed in range(seeds):
-        path = out / "accuracy" / f"{method}-{seed}.csv"
-        if not path.is_file():
-            seen = inputs(method, seed, out, cae, sets, quick)
-            chosen = {(row["task"], row["labels"]): _settings(row) for row in rows}
-            mine = list(classify(method, seed, seen, sets, size, chosen))
-            checkpoint.write_text(path, csv_text(mine))
-        rows += read_csv(path, method=str, task=str, seed=int, labels=int)
-    return rows
+
+    def path(seed: int) -> Path:
+        return out / "accuracy" / f"{method}-{seed}.csv"
+
+    def measure(todo: list[int], chosen: dict[tuple[str, int], Settings] | None) -> None:
+        seen = [inputs(method, seed, out, cae, sets, size, quick) for seed in todo]
+        rows = list(classify(method, todo, seen, sets, size, chosen))
+        for seed in todo:
+            mine = [row for row in rows if row["seed"] == seed]
+            checkpoint.write_text(path(seed), csv_text(mine))
+
+    def read(seed: int) -> list[Row]:
+        return read_csv(path(seed), method=str, task=str, seed=int, labels=int)
+
+    if not path(0).is_file():
+        measure([0], None)
+    if todo := [seed for seed in range(seeds) if not path(seed).is_file()]:
+        measure(todo, {(row["task"], row["labels"]): _settings(row) for row in read(0)})
+    return [row for seed in range(seeds) for row in read(seed)]
 
 
 def _settings(row: Row) -> Settings:
@@ -311,52 +350,73 @@ def _settings(row: Row) -> Settings:
 
 def classify(
     method: str,
-    seed: int,
-    seen: list[np.ndarray],
+    seeds: list[int],
+    seen: list[list[np.ndarray]],
     sets: tuple[Collection, Collection, Collection],
     size: Size,
-    chosen: dict[tuple[str, int], Settings],
+    chosen: dict[tuple[str, int], Settings] | None,
 ) -> Iterator[Row]:
-    """Accuracy on test images for every task and number of labels, by settings that are chosen."""
-    x, *others = (jnp.asarray(a) for a in seen)
+    """Accuracy on test images for every task, number of labels and seed.
+
+    With settings that were chosen; or, for one seed, with those that the validation split chooses.
+    """
+    pixels = method == "cnn"
+    every = (PIXEL_SETTINGS if pixels else CODE_SETTINGS)[: size.choices]
+    x = [jnp.asarray(first) for first, *_ in seen]
     for task in TASKS:
         y, *truth = (jnp.asarray(s.answers(task)) for s in sets)
         for labels in size.labels:
-            every = PIXEL_SETTINGS if method == "cnn" else CODE_SETTINGS
-            tried = [chosen[task, labels]] if chosen else every[: size.choices]
-            key = jax.random.fold_in(jax.random.key(seed), labels)
-            networks = _train(method, x, y, labels, size, tried, key)
-            valid = [float(accuracy(network, others[0], truth[0])) for network in networks]
-            best = int(np.argmax(valid))
-            yield {
-                "method": method,
-                "task": task,
-                "seed": seed,
-                "labels": labels,
-                "accuracy": float(accuracy(networks[best], others[1], truth[1])),
-                "validation": valid[best],
-                **tried[best]._asdict(),
-            }
+            tried = [chosen[task, labels]] * len(seeds) if chosen else every
+            owner = range(len(seeds)) if chosen else [0] * len(tried)
+            keys = [jax.random.fold_in(jax.random.key(seeds[i]), labels) for i in owner]
+            networks = _train(pixels, x, y, labels, size, tried, keys)
+            found = [
+                [float(accuracy(n, *pair)) for pair in zip(seen[i][1:], truth, strict=True)]
+                for n, i in zip(networks, owner, strict=True)
+            ]
+            best = int(np.argmax([valid for valid, _ in found]))
+            for i in range(len(seeds)) if chosen else [best]:
+                valid, test = found[i]
+                yield {
+                    "method": method,
+                    "task": task,
+                    "seed": seeds[owner[i]],
+                    "labels": labels,
+                    "accuracy": test,
+                    "validation": valid,
+                    **tried[i]._asdict(),
+                }
 
 
 def _train(
-    method: str, x: Any, y: Any, labels: int, size: Size, settings: Sequence[Settings], key: Any
+    pixels: bool,
+    x: list[Any],
+    y: Any,
+    labels: int,
+    size: Size,
+    settings: Sequence[Settings],
+    keys: list[Any],
 ) -> list[Any]:
-    """A classifier for each of the settings; on codes, all at once."""
-    key_network, key_rows, key_fit = jax.random.split(key, 3)
-    rows = jax.random.permutation(key_rows, len(x))
-    steps = round(size.steps * max(0.2, (labels / max(size.labels)) ** 0.5))
-    pixels = method == "cnn"
-    network = (
-        PixelClassifier(x.shape[1], size.filters, key_network)
-        if pixels
-        else CodeClassifier(x.shape[1], key_network)
-    )
-    call = (classification, size.batch, network, x, y, rows, labels, steps)
+    """A classifier for each of the settings and keys, on `x` of its own if there are several."""
+    most = size.pixel_steps if pixels else size.code_steps
+    steps = round(most * max(0.1, (labels / max(size.labels)) ** 0.5))
+
+    def one(x, settings, key):
+        key_network, key_rows, key_fit = jax.random.split(key, 3)
+        rows = jax.random.permutation(key_rows, len(x))
+        network = (
+            PixelClassifier(x.shape[2], size.filters, key_network)
+            if pixels
+            else CodeClassifier(x.shape[2], key_network)
+        )
+        call = (classification, size.batch, network, x, y, rows, labels, steps)
+        return fit(*call, settings, key_fit)
+
     if pixels:  # many at once would become grouped convolutions, which are slow
-        return [fit(*call, s, key_fit) for s in settings]
+        return [one(x[0], s, k) for s, k in zip(settings, keys, strict=True)]
     every = Settings(*(jnp.array(values) for values in zip(*settings, strict=True)))
-    stack = jax.vmap(lambda s: fit(*call, s, key_fit))(every)
+    together = jax.vmap(one, (None if len(x) == 1 else 0, 0, 0))
+    stack = together(x[0] if len(x) == 1 else jnp.stack(x), every, jnp.stack(keys))
     return [pick(stack, i) for i in range(len(settings))]
 
 
