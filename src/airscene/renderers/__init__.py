@@ -31,6 +31,8 @@ class Slots(eqx.Module):
     """What it is: an index into the kinds."""
     pose: Float[Any, "*batch slots parameters"]
     """Where it is: the continuous parameters, in their own units."""
+    camera: Float[Any, "*batch"] | None = None
+    """Where the camera stands on its orbit, in radians from the middle; None for a fixed one."""
 
 
 class Renderer(ABC):
