@@ -233,7 +233,8 @@ def label_curves(tasks: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
         frame_plot(axes, "% of test images right", "labelled images")
         heading(axes, task)
     lines = panels[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper right", ncols=6, frameon=False, fontsize=9)
+    style = {"frameon": False, "fontsize": 9, "handlelength": 3}  # long enough to show dashes
+    figure.legend(*lines, loc="outside upper right", ncols=6, **style)
     return figure
 
 
