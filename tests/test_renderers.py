@@ -88,7 +88,7 @@ def test_parked_is_absent(started):
     """In all three slots nothing is there; one at a time, the others do not show."""
     world, nothing = replace(OBJECTS, slots=3), scenes([-1], slots=3)
     bare = world.mjcf(without_bodies=True)
-    assert "cube" not in bare
+    assert "cube0" not in bare
     parked = started(OpenGL, world, 128, workers=1)
     expected = started(OpenGL, world, 128, workers=1, mjcf=bare)(nothing)
     np.testing.assert_array_equal(parked(nothing), expected)

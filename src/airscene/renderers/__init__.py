@@ -77,16 +77,16 @@ def random_look(world: World, batch: int, rng: np.random.Generator) -> Look:
         near = colours * rng.uniform(0.8, 1.2, (*colours.shape[:-1], 1))
         near = near + rng.normal(0, 0.05, colours.shape)
         anything = rng.random((*colours.shape[:-1], 1)) < 0.3
-        mixed = np.where(anything, rng.uniform(0.03, 0.85, colours.shape), near)
-        return np.clip(mixed, 0.02, 0.9).astype(np.float32)
+        mixed = np.where(anything, rng.uniform(0.03, 0.8, colours.shape), near)
+        return np.clip(mixed, 0.02, 0.85).astype(np.float32)
 
     return Look(
         colour=varied(usual.colour),
         table=varied(usual.table),
         size=rng.integers(0, len(world.sizes), usual.size.shape).astype(np.int32),
         direction=rng.normal(0, 0.4, usual.direction.shape).astype(np.float32),
-        diffuse=rng.uniform(0.6, 1.3, batch).astype(np.float32),
-        ambient=rng.uniform(0.7, 1.2, batch).astype(np.float32),
+        diffuse=rng.uniform(0.6, 1.2, batch).astype(np.float32),
+        ambient=rng.uniform(0.7, 1.15, batch).astype(np.float32),
     )
 
 

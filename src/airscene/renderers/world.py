@@ -288,7 +288,7 @@ def _crockery(name: str, mesh: meshes.Mesh, symmetry: float, radius: float, colo
 
 TABLETOP = World(
     kinds=(
-        _crockery("cup", meshes.cup(), 360.0, 0.045, (0.06, 0.38, 0.72)),
+        _crockery("cup", meshes.cup(), 360.0, 0.045, (0.08, 0.44, 0.80)),
         _crockery("pan", meshes.pan(), 360.0, 0.1, (0.17, 0.17, 0.19)),
         _crockery("plate", meshes.plate(), 0.0, 0.13, (0.82, 0.80, 0.75)),
     ),
