@@ -59,17 +59,19 @@ def main() -> None:
 def painter(model: Any) -> Callable[[np.ndarray], None]:
     """What gives a model the look of a row, or its own back for an empty one."""
     fields = model.light_dir, model.light_ambient, model.light_diffuse
-    usual = [field.copy() for field in (model.geom_rgba, *fields)]
+    changed = (*fields, model.light_pos, model.geom_rgba)
+    usual = [field.copy() for field in changed]
     moving = np.flatnonzero(model.body_mocapid[model.geom_bodyid] >= 0)
     geoms = [*(i for i in range(model.ngeom) if model.geom(i).name == "table"), *moving]
 
     def paint(row: np.ndarray) -> None:
         if not len(row):
-            for field, value in zip((model.geom_rgba, *fields), usual, strict=True):
+            for field, value in zip(changed, usual, strict=True):
                 field[:] = value
             return
         for field, value in zip(fields, row[:9].reshape(3, 3), strict=True):
             field[:] = value
+        model.light_pos[:] = -2 * row[:3]  # from where shadows are cast
         model.geom_rgba[geoms, :3] = row[9:].reshape(-1, 3)[: len(geoms)]
 
     return paint

@@ -117,10 +117,11 @@ class World:
             extra=extra,
             table=_text(self.table),
             direction=_text(self.light.direction),
+            above=_text(-2 * v for v in self.light.direction),  # from where shadows are cast
             diffuse=_text((self.light.diffuse,) * 3),
             ambient=_text((self.light.ambient,) * 3),
             castshadow=str(self.shadows).lower(),
-            shadowsize=4096 if self.shadows else 0,
+            shadowsize=2048 if self.shadows else 0,
         )
 
     @property
@@ -236,7 +237,7 @@ MJCF = """\
     {assets}
   </asset>
   <worldbody>
-    <light pos="0 0 3" dir="{direction}" directional="true" castshadow="{castshadow}"
+    <light pos="{above}" dir="{direction}" directional="true" castshadow="{castshadow}"
       ambient="0 0 0" diffuse="{diffuse}" specular="0 0 0"/>
     <geom name="table" type="box" size="0.45 0.45 0.02" pos="0 0 -0.02" material="table"/>
     {camera}
