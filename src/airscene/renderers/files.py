@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -46,13 +45,13 @@ def _kind(stem: str, path: Path, plain: bool) -> Kind:
     """One mesh, with its texture or in its colour."""
     name, mesh = re.sub(r"\W", "_", stem), f"file={quoteattr(str(path))}"
     kind = Kind(name, f'type="mesh" mesh="{name}" material="{name}"', symmetry=360.0, mesh=mesh)
-    kind = replace(kind, radius=_radius(_vertices(kind, path)))
     picture = path.with_name(f"{stem}.png")
-    if not picture.exists():
-        return kind
-    if plain or path.suffix.lower() != ".obj":  # an STL file says nothing about textures
-        return replace(kind, colour=_mean_colour(picture))
-    return replace(kind, colour=(TEXTURED,) * 3, texture=f"file={quoteattr(str(picture))}")
+    if picture.exists() and (plain or path.suffix.lower() != ".obj"):  # STL knows no textures
+        kind = replace(kind, colour=_mean_colour(picture))
+    elif picture.exists():
+        file = f"file={quoteattr(str(picture))}"
+        kind = replace(kind, colour=(TEXTURED,) * 3, texture=file)
+    return replace(kind, radius=_radius(_vertices(kind, path)))
 
 
 def _mean_colour(path: Path) -> Colour:
@@ -68,22 +67,18 @@ def _mean_colour(path: Path) -> Colour:
 
 def _vertices(kind: Kind, path: Path) -> Float[np.ndarray, "vertices 3"]:
     """As MuJoCo reads them."""
-    model = compiled(World((kind,), slots=1).mjcf(), path.name)
-    mujoco, turn = import_module("mujoco"), np.empty(9)
-    mujoco.mju_quat2Mat(turn, model.mesh_quat[0])
-    return model.mesh_vert @ turn.reshape(3, 3).T + model.mesh_pos[0]
-
-
-def compiled(mjcf: str, name: str) -> Any:
-    """A MuJoCo model."""
     try:
         mujoco = import_module("mujoco")
     except ImportError:
         raise AirsceneError("3D scenes need MuJoCo: pip install 'airscene[3d]'") from None
     try:
-        return mujoco.MjModel.from_xml_string(mjcf)
+        model = mujoco.MjModel.from_xml_string(World((kind,), slots=1).mjcf())
     except ValueError as error:
-        raise AirsceneError(f"MuJoCo cannot read {name}: {' '.join(str(error).split())}") from None
+        why = " ".join(str(error).split())
+        raise AirsceneError(f"MuJoCo cannot read {path.name}: {why}") from None
+    turn = np.empty(9)
+    mujoco.mju_quat2Mat(turn, model.mesh_quat[0])
+    return model.mesh_vert @ turn.reshape(3, 3).T + model.mesh_pos[0]
 
 
 def _radius(vertices: Float[np.ndarray, "vertices 3"]) -> float:
