@@ -359,6 +359,20 @@ def test_a_folder_of_meshes_is_a_world(folder, started):
     assert draw(started(OpenGL, plain, 32, workers=1), scenes(plain)).shape == (3, 32, 32, 3)
 
 
+def test_a_thing_is_where_it_stands_wherever_its_file_has_the_origin(tmp_path, started):
+    pytest.importorskip("mujoco")
+    slots = having(scenes(TABLETOP, 2), kind=np.zeros((2, 3), np.int32))
+    images = []
+    for name, shift in (("here", 0.0), ("there", 0.1)):
+        (tmp_path / name).mkdir()
+        vertices, faces = meshes.pan()
+        write_obj(tmp_path / name / "pan.obj", (vertices + (shift, -shift, 0), faces))
+        world = world_from_files(tmp_path / name)
+        assert world.kinds[0].radius == pytest.approx(0.1)
+        images.append(draw(started(OpenGL, world, 64, workers=1), slots))
+    assert psnr(*images) > 50
+
+
 def test_what_is_wrong_with_a_folder_is_said_in_a_line(tmp_path):
     pytest.importorskip("mujoco")
     for empty in (tmp_path, tmp_path / "nowhere"):

@@ -1,4 +1,8 @@
-"""A table with things from mesh files: OBJ or STL, in metres, z up, standing at z = 0."""
+"""A table with things from mesh files: OBJ or STL, in metres, z up, standing at z = 0.
+
+Wherever the origin of a file is, a thing's position is the middle of what it stands on: a pan is
+where its round part is, whatever the length of its handle.
+"""
 
 import re
 from dataclasses import replace
@@ -51,7 +55,9 @@ def _kind(stem: str, path: Path, plain: bool) -> Kind:
     elif picture.exists():
         file = f"file={quoteattr(str(picture))}"
         kind = replace(kind, colour=(TEXTURED,) * 3, texture=file)
-    return replace(kind, radius=_radius(_vertices(kind, path)))
+    vertices = _vertices(kind, path)
+    x, y = _centre(vertices)
+    return replace(kind, geom=f'{kind.geom} pos="{-x:.4f} {-y:.4f} 0"', radius=_radius(vertices))
 
 
 def _mean_colour(path: Path) -> Colour:
@@ -79,6 +85,13 @@ def _vertices(kind: Kind, path: Path) -> Float[np.ndarray, "vertices 3"]:
     turn = np.empty(9)
     mujoco.mju_quat2Mat(turn, model.mesh_quat[0])
     return model.mesh_vert @ turn.reshape(3, 3).T + model.mesh_pos[0]
+
+
+def _centre(vertices: Float[np.ndarray, "vertices 3"]) -> Float[np.ndarray, "2"]:
+    """The middle of what is low: handles are not."""
+    z = vertices[:, 2]
+    low = vertices[z <= z.min() + 0.15 * np.ptp(z), :2]
+    return (low.min(axis=0) + low.max(axis=0)) / 2
 
 
 def _radius(vertices: Float[np.ndarray, "vertices 3"]) -> float:
