@@ -3,7 +3,7 @@
 Convention: metres; x to the right and y away from the camera, the table's centre at the origin and
 its top at z = 0; yaw is the angle in radians about z. Every slot has a body of each kind; those
 that a scene does not use are parked behind the camera, which renders like not being there. A camera
-on an orbit is a body as well, the last.
+on an orbit is on a body as well, the first.
 """
 
 import re
@@ -109,9 +109,9 @@ class World:
         ]
         camera = CAMERA.mjcf("view")
         if self.orbit:
-            extra = f'<body name="orbit" mocap="true">{camera}</body>\n    {extra}'
+            camera = f'<body name="orbit" mocap="true">{camera}</body>'
         return MJCF.format(
-            camera="" if self.orbit else camera,
+            camera=camera,
             assets="\n    ".join(_assets(kind, self.sizes) for kind in self.kinds),
             bodies="" if without_bodies else "\n    ".join(bodies),
             extra=extra,
@@ -159,7 +159,7 @@ class World:
             return bodies
         centre = jnp.zeros_like(slots.camera)
         camera = _placed(centre, centre, slots.camera)[..., None, :]
-        return jnp.concatenate([bodies, camera], axis=-2)
+        return jnp.concatenate([camera, bodies], axis=-2)
 
     def paint(
         self, look: "Look"
@@ -176,12 +176,10 @@ class World:
         dx, dy = look.direction[..., 0], look.direction[..., 1]
         direction = jnp.stack([x + dx, y + dy, jnp.full_like(dx, z)], axis=-1)
         direction = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
-        ambient, diffuse = (
-            (look.ambient - 1) * self.light.ambient,
-            look.diffuse * self.light.diffuse,
-        )
-        parts = [direction, *(jnp.stack([a] * 3, axis=-1) for a in (ambient, diffuse))]
-        return colours, jnp.stack(parts, axis=-2)
+        ambient = (look.ambient - 1) * self.light.ambient
+        diffuse = look.diffuse * self.light.diffuse
+        greys = [jnp.stack([grey] * 3, axis=-1) for grey in (ambient, diffuse)]
+        return colours, jnp.stack([direction, *greys], axis=-2)
 
 
 def _placed(x: Array, y: Array, yaw: Array) -> Float[Array, "*batch 7"]:
@@ -192,9 +190,8 @@ def _placed(x: Array, y: Array, yaw: Array) -> Float[Array, "*batch 7"]:
 
 def _assets(kind: Kind, sizes: tuple[float, ...]) -> str:
     """A kind's texture, material, and meshes, as MJCF."""
-    name, texture = kind.name, ""
-    if kind.texture:
-        texture = f'texture="{name}" '
+    name = kind.name
+    texture = f'texture="{name}" ' if kind.texture else ""
     parts = [f'<texture name="{name}" type="2d" {kind.texture}/>'] if kind.texture else []
     parts += [f'<material name="{name}" {texture}rgba="{_text(kind.colour)} 1" specular="0"/>']
     for size in sizes if kind.mesh else ():
