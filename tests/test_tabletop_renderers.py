@@ -171,6 +171,15 @@ def test_scenes_with_cameras_can_be_mapped_over(started):
     np.testing.assert_array_equal(shared[0].reshape(2, 16, 16, 3), mapped[:2])
 
 
+def test_parked_is_absent_wherever_the_camera_is(started):
+    world, slots = TABLETOP_CAMERA, scenes(TABLETOP_CAMERA)
+    nothing = having(slots, present=np.zeros((3, 3), np.float32))
+    parked = draw(started(OpenGL, world, 64, workers=1), nothing)
+    bare = started(OpenGL, world, 64, workers=1, mjcf=world.mjcf(without_bodies=True))
+    np.testing.assert_array_equal(parked, draw(bare, slots))
+    assert psnr(parked[0], parked[1]) < 30
+
+
 # Warp
 
 
@@ -403,8 +412,5 @@ def test_scanned_crockery(started):
         assert kind.radius == pytest.approx(extent / 2, abs=1e-3)
     slots = scenes(world)
     textured, one_colour = (draw(started(OpenGL, w, 64, workers=1), slots) for w in (world, plain))
-    assert psnr(textured, one_colour) > 20  # the same things in the same places
-    assert changed(textured, one_colour).sum() > 500
-    assert (
-        psnr(textured, draw(started(OpenGL, TABLETOP, 64, workers=1), slots)) > 25
-    )  # and about those
+    computed = draw(started(OpenGL, TABLETOP, 64, workers=1), slots)
+    assert psnr(textured, computed) > 25
