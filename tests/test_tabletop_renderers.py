@@ -412,5 +412,7 @@ def test_scanned_crockery(started):
         assert kind.radius == pytest.approx(extent / 2, abs=1e-3)
     slots = scenes(world)
     textured, one_colour = (draw(started(OpenGL, w, 64, workers=1), slots) for w in (world, plain))
+    assert psnr(textured, one_colour) > 20  # the same things in the same places
+    assert changed(textured, one_colour).sum() > 500
     computed = draw(started(OpenGL, TABLETOP, 64, workers=1), slots)
     assert psnr(textured, computed) > 25
