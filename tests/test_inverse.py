@@ -41,7 +41,7 @@ class Blobs(Renderer):
 
     size = SIDE
 
-    def render(self, slots):
+    def render(self, slots, look=None):
         at = (2 * jnp.arange(SIDE) + 1) / SIDE - 1
         x, y = slots.pose[..., 0], slots.pose[..., 1]  # (batch, slots)
         gap = (at - x[..., None]) ** 2, (at - y[..., None]) ** 2

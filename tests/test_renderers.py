@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from airscene.renderers.function import Function
 from airscene.renderers.host import HostRenderer, clear_errors
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.warp import Warp
-from airscene.renderers.world import OBJECTS, Kind, World
+from airscene.renderers.world import OBJECTS, TABLETOP, World
 
 
 def scenes(kinds, seed=0, slots=1):
@@ -36,25 +37,7 @@ def psnr(a, b):
     return -10 * np.log10(np.mean((np.asarray(a) - np.asarray(b)) ** 2))
 
 
-def cup():
-    """A mesh: a profile turned about the z axis."""
-    profile = [(1e-4, 0), (0.05, 0), (0.08, 0.15), (0.07, 0.15), (0.045, 0.01), (1e-4, 0.01)]
-    turns, n = np.arange(24) * 2 * np.pi / 24, len(profile)
-    vertices = [(r * np.cos(a), r * np.sin(a), z) for a in turns for r, z in profile]
-    faces = []
-    for i in range(24):
-        for j in range(n - 1):
-            a, b = i * n + j, (i + 1) % 24 * n + j
-            faces += [(a, b, b + 1), (a, b + 1, a + 1)]
-    vertex, face = (" ".join(f"{x:.6g}" for row in t for x in row) for t in (vertices, faces))
-    return f'<mesh name="cup" vertex="{vertex}" face="{face}"/>'
-
-
-PLAIN = World(
-    kinds=(OBJECTS.kinds[0], Kind("cup", 'type="mesh" mesh="cup" material="blue"', 0.0)),
-    slots=1,
-    assets=OBJECTS.assets + cup(),
-)
+PLAIN = replace(OBJECTS, kinds=(OBJECTS.kinds[0], TABLETOP.kinds[0]))
 
 
 # What is drawn
@@ -103,9 +86,9 @@ def test_a_scene_stands_where_its_pose_says(started):
 
 def test_parked_is_absent(started):
     """In all three slots nothing is there; one at a time, the others do not show."""
-    world, nothing = World(OBJECTS.kinds, 3, OBJECTS.assets), scenes([-1], slots=3)
+    world, nothing = replace(OBJECTS, slots=3), scenes([-1], slots=3)
     bare = world.mjcf(without_bodies=True)
-    assert "cube" not in bare
+    assert "cube0" not in bare
     parked = started(OpenGL, world, 128, workers=1)
     expected = started(OpenGL, world, 128, workers=1, mjcf=bare)(nothing)
     np.testing.assert_array_equal(parked(nothing), expected)
@@ -118,7 +101,7 @@ def test_parked_is_absent(started):
 
 def test_parked_is_absent_for_warp_too(started):
     nothing = scenes([-1])
-    parked, bare = (started(Warp, w, 32) for w in (PLAIN, World((), 1, PLAIN.assets)))
+    parked, bare = (started(Warp, w, 32) for w in (PLAIN, World((), 1)))
     np.testing.assert_array_equal(parked(nothing), bare(nothing))
     assert psnr(parked(scenes([0])), parked(nothing)) < 40
 
@@ -147,7 +130,7 @@ def test_a_call_that_was_interrupted_does_not_spoil_the_next(started):
     slots = scenes([0, 1])
     expected = pool(slots)
     pool._pool.rows[:] = 0
-    pool._pool.workers[0].tell("0 2")  # and nobody waits for the answer
+    pool._pool.workers[0].tell("0 2 21")  # and nobody waits for the answer
     np.testing.assert_array_equal(pool(slots), expected)
 
 
@@ -284,7 +267,7 @@ class Dots(HostRenderer):
     def __init__(self):
         self.calls = []
 
-    def rows(self, slots):
+    def rows(self, slots, look=None):
         return jnp.where(slots.present[..., None] > 0, slots.pose, 0).reshape(len(slots.pose), -1)
 
     def images(self, rows):
@@ -383,7 +366,7 @@ def blobs(slots):
 class Blobs(Renderer):
     size, channels = 16, 1
 
-    def render(self, slots):
+    def render(self, slots, look=None):
         return blobs(slots)
 
 

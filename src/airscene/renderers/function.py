@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Slots, box_average
+from airscene.renderers import Look, Slots, box_average
 from airscene.renderers.host import HostRenderer
 
 
@@ -28,8 +28,10 @@ class Function(HostRenderer):
     ):
         self.draw, self.size, self.frame_size, self.channels = draw, size, frame_size, channels
 
-    def rows(self, slots: Slots) -> Float[Array, "batch numbers"]:
+    def rows(self, slots: Slots, look: Look | None = None) -> Float[Array, "batch numbers"]:
         """The number of slots, then everything, with zeros for what is not there."""
+        if look is not None:
+            raise AirsceneError("a function knows no looks: it draws scenes as it does")
         batch, n = slots.present.shape
         here = slots.present > 0
         kind, pose = jnp.where(here, slots.kind, 0), jnp.where(here[..., None], slots.pose, 0)

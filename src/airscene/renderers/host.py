@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Renderer, Slots
+from airscene.renderers import Look, Renderer, Slots
 
 ONE_AT_A_TIME = threading.RLock()
 """A compiled program may make two calls at once."""
@@ -29,7 +29,7 @@ class HostRenderer(Renderer):
     """Why the last call failed: see `clear_errors`."""
 
     @abstractmethod
-    def rows(self, slots: Slots) -> Float[Array, "batch numbers"]:
+    def rows(self, slots: Slots, look: Look | None = None) -> Float[Array, "batch numbers"]:
         """All that an image depends on."""
 
     @abstractmethod
@@ -38,9 +38,11 @@ class HostRenderer(Renderer):
     ) -> Float[np.ndarray, "batch size size channels"]:
         """The images of these rows, all different."""
 
-    def render(self, slots: Slots) -> Float[Array, "batch size size channels"]:
+    def render(
+        self, slots: Slots, look: Look | None = None
+    ) -> Float[Array, "batch size size channels"]:
         """Images by a callback."""
-        rows = self.rows(slots)
+        rows = self.rows(slots) if look is None else self.rows(slots, look)
         shape = (rows.shape[0], self.size, self.size, self.channels)
         result = jax.ShapeDtypeStruct(shape, jnp.float32)
         return jax.pure_callback(self._host, result, rows, vmap_method=None)
@@ -74,10 +76,12 @@ def clear_errors(renderer: Renderer) -> Iterator[None]:
         raise failure from None
 
 
-def draw(renderer: Renderer, slots: Slots) -> Float[np.ndarray, "batch size size channels"]:
+def draw(
+    renderer: Renderer, slots: Slots, look: Look | None = None
+) -> Float[np.ndarray, "batch size size channels"]:
     """Images of a batch, outside of a compiled program."""
     with clear_errors(renderer):
-        return np.asarray(jax.jit(renderer)(jax.tree.map(jnp.asarray, slots)))
+        return np.asarray(jax.jit(renderer)(*jax.tree.map(jnp.asarray, (slots, look))))
 
 
 def _worth_logging(record: logging.LogRecord) -> bool:

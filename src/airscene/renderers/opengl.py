@@ -13,11 +13,12 @@ import weakref
 from pathlib import Path
 from typing import IO, Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Slots
+from airscene.renderers import Look, Slots
 from airscene.renderers.host import HostRenderer
 from airscene.renderers.world import RENDER_SIZE, World
 
@@ -54,7 +55,7 @@ class OpenGL(HostRenderer):
             workers or _cores(),
             {
                 "mjcf": mjcf or world.mjcf(),
-                "bodies": world.slots * len(world.kinds),
+                "bodies": world.bodies,
                 "frame_size": frame_size,
                 "size": size,
                 "camera": camera,
@@ -63,10 +64,11 @@ class OpenGL(HostRenderer):
         self.backend = self._pool.backend
         self._finalizer = weakref.finalize(self, self._pool.close)
 
-    def rows(self, slots: Slots) -> Float[Array, "batch numbers"]:
-        """Position and quaternion of every body."""
-        bodies = self.world.mocap(slots)
-        return bodies.reshape(bodies.shape[0], -1)
+    def rows(self, slots: Slots, look: Look | None = None) -> Float[Array, "batch numbers"]:
+        """Position and quaternion of every body; for a look, the light and all colours as well."""
+        bodies = self.world.mocap(slots, look)
+        parts = [bodies] if look is None else [bodies, *reversed(self.world.paint(look))]
+        return jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
 
     def images(
         self, rows: Float[np.ndarray, "batch numbers"]
@@ -158,9 +160,10 @@ class _Pool:
             with tempfile.TemporaryDirectory(prefix="airscene-", dir=_shared()) as folder:
                 rows, images = (str(Path(folder) / name) for name in ("rows", "images"))
                 task = {**task, "capacity": self.capacity, "rows": rows, "images": images}
-                shapes = (self.capacity, task["bodies"] * 7), (self.capacity, size, size, 3)
-                self.rows = np.memmap(rows, np.float32, "w+", shape=shapes[0])
-                self.images = np.memmap(images, np.float32, "w+", shape=shapes[1])
+                most = (self.capacity, task["bodies"] * 10 + 12)  # numbers of a row with a look
+                self.rows = np.memmap(rows, np.float32, "w+", shape=most)
+                shape = (self.capacity, size, size, 3)
+                self.images = np.memmap(images, np.float32, "w+", shape=shape)
                 for _ in range(workers):
                     self.workers.append(_Worker(_environment(backend), self.log))
                     self.workers[-1].tell(json.dumps(task))
@@ -175,10 +178,10 @@ class _Pool:
     def render(self, rows: np.ndarray, out: np.ndarray) -> None:
         """Images of at most `capacity` rows."""
         self._settle()  # an interrupt may have left someone at work
-        self.rows[: len(rows)] = rows
+        self.rows[: len(rows), : rows.shape[1]] = rows
         edges = np.linspace(0, len(rows), len(self.workers) + 1).astype(int)
         for worker, start, end in zip(self.workers, edges[:-1], edges[1:], strict=True):
-            worker.tell(f"{start} {end}")
+            worker.tell(f"{start} {end} {rows.shape[1]}")
         self._settle()
         out[:] = self.images[: len(rows)]
 

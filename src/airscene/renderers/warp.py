@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Renderer, Slots
+from airscene.renderers import Look, Renderer, Slots
 from airscene.renderers.world import RENDER_SIZE, World
 
 
@@ -30,24 +30,32 @@ class Warp(Renderer):
         self._data = mujoco.MjData(self._model)
         mujoco.mj_forward(self._model, self._data)
         self._mjw, self._wp = mujoco_warp, warp
-        self._programs: dict[int, Callable] = {}
+        self._programs: dict[tuple[int, bool], Callable] = {}
 
-    def render(self, slots: Slots) -> Float[Array, "batch size size channels"]:
-        """Images of a batch; each size of batch has its own worlds."""
+    def render(
+        self, slots: Slots, look: Look | None = None
+    ) -> Float[Array, "batch size size channels"]:
+        """Images of a batch; each size of batch has its own worlds, with looks and without."""
         batch = slots.present.shape[0]
-        if batch not in self._programs:
+        which = batch, look is not None
+        if which not in self._programs:
             device = self._wp.device_from_jax(jax.local_devices()[0])
             with jax.ensure_compile_time_eval(), self._wp.ScopedDevice(device):
-                self._programs[batch] = self._program(batch)
-        bodies = self.world.mocap(slots)
-        (pixels,) = self._programs[batch](bodies[..., :3], bodies[..., 3:])
+                self._programs[which] = self._program(*which)
+        bodies = self.world.mocap(slots, look)
+        inputs = [bodies[..., :3], bodies[..., 3:]]
+        if look is not None:
+            colours, light = self.world.paint(look)
+            opaque = jnp.pad(colours, [(0, 0), (0, 0), (0, 1)], constant_values=1.0)
+            inputs += [opaque, *(light[:, i : i + 1] for i in range(3))]
+        (pixels,) = self._programs[which](*inputs)
         if self.samples == 1:  # packed 0xAARRGGBB, cut off: on average half a level too dark
             pixels = jnp.stack([(pixels >> shift) & 255 for shift in (16, 8, 0)], axis=-1)
             pixels = jnp.where((pixels > 0) & (pixels < 255), pixels + 0.5, pixels)
         image = pixels.astype(jnp.float32) / (255 * self.samples**2)
         return image.reshape(batch, self.size, self.size, 3)
 
-    def _program(self, batch: int) -> Callable:
+    def _program(self, batch: int, looks: bool) -> Callable:
         """Worlds for a batch, and the call that renders them."""
         mjw, wp, size = self._mjw, self._wp, self.size
         model = mjw.put_model(self._model)
@@ -74,10 +82,21 @@ class Warp(Renderer):
             mjw.render(model, data, context)
             wp.copy(out, source)
 
-        plain = inspect.unwrap(cast)  # a type checker may have wrapped it
+        def cast_look(pos, quat, colour, direction, ambient, diffuse, out):
+            wp.copy(model.geom_rgba, colour)
+            wp.copy(model.light_dir, direction)
+            wp.copy(model.light_ambient, ambient)
+            wp.copy(model.light_diffuse, diffuse)
+            cast(pos, quat, out)
+
+        if looks:  # else all worlds share one
+            model.geom_rgba = wp.zeros((batch, self._model.ngeom), dtype=wp.vec4)
+            for name in ("light_dir", "light_ambient", "light_diffuse"):
+                setattr(model, name, wp.zeros((batch, 1), dtype=wp.vec3))
+        plain = inspect.unwrap(cast_look if looks else cast)  # a type checker may have wrapped it
+        types = {"quat": wp.quat, "colour": wp.vec4, "out": pixel}
         plain.__annotations__ = {
-            "pos": wp.array2d(dtype=wp.vec3),
-            "quat": wp.array2d(dtype=wp.quat),
-            "out": wp.array2d(dtype=pixel),
+            name: wp.array2d(dtype=types.get(name, wp.vec3))
+            for name in inspect.signature(plain).parameters
         }
         return wp.jax_callable(plain, num_outputs=1, output_dims={"out": (batch, size * size)})

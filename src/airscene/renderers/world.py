@@ -2,17 +2,25 @@
 
 Convention: metres; x to the right and y away from the camera, the table's centre at the origin and
 its top at z = 0; yaw is the angle in radians about z. Every slot has a body of each kind; those
-that a scene does not use are parked behind the camera, which renders like not being there.
+that a scene does not use are parked behind the camera, which renders like not being there. A camera
+on an orbit is on a body as well, the first.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from airscene.errors import AirsceneError
+from airscene.renderers import meshes
+
 if TYPE_CHECKING:
-    from airscene.renderers import Slots
+    from airscene.renderers import Look, Slots
+
+Colour = tuple[float, float, float]
 
 PARKED = (0.0, 0.0, 100.0)
 RENDER_SIZE = 128
@@ -32,11 +40,20 @@ class Camera:
 
     def mjcf(self, name: str) -> str:
         """The camera as MJCF."""
-        pos, axes = (" ".join(map(str, v)) for v in (self.position, self.x + self.y))
+        pos, axes = _text(self.position), _text(self.x + self.y)
         return f'<camera name="{name}" pos="{pos}" xyaxes="{axes}" fovy="{self.fovy}"/>'
 
 
 CAMERA = Camera((0.0, -0.95, 0.85), (1.0, 0.0, 0.0), (0.0, 0.67, 0.75), fovy=47.0)
+
+
+@dataclass(frozen=True)
+class Light:
+    """The light from above. Another comes from the camera, and is always the same."""
+
+    direction: tuple[float, float, float] = (-0.45, 0.3, -1.0)
+    diffuse: float = 0.5
+    ambient: float = 0.4
 
 
 @dataclass(frozen=True)
@@ -45,9 +62,17 @@ class Kind:
 
     name: str
     geom: str
-    """Attributes of its MJCF geom."""
+    """Attributes of its MJCF geom. Mesh and material, if any, have the kind's name."""
     symmetry: float
     """The smallest turn in degrees that changes nothing; 0 for any turn."""
+    radius: float = 0.1
+    """Of its round part as seen from above, in metres."""
+    colour: Colour = (0.6, 0.6, 0.6)
+    """Of its material; it is multiplied with the texture."""
+    texture: str = ""
+    """Attributes of its MJCF texture, if it has one."""
+    mesh: str = ""
+    """Attributes of its MJCF mesh, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -56,52 +81,161 @@ class World:
 
     kinds: tuple[Kind, ...]
     slots: int
-    assets: str = ""
-    """MJCF of textures and materials."""
+    orbit: bool = False
+    """Whether the camera moves on a circle about z."""
+    sizes: tuple[float, ...] = (1.0,)
+    """What things can be scaled by: there is a body for each."""
+    light: Light = field(default_factory=Light)
+    shadows: bool = False
+    """For OpenGL; Warp has shadows of its own, and none here."""
+    table: Colour = (0.55, 0.43, 0.32)
+
+    def with_sizes(self, sizes: tuple[float, ...]) -> "World":
+        """The same world with things of several sizes, to choose from by `Look.size`."""
+        return replace(self, sizes=sizes)
 
     def mjcf(self, extra: str = "", without_bodies: bool = False) -> str:
         """The MJCF. `extra` is put into its worldbody."""
-        bodies = [
-            f'<body name="{kind.name}{slot}" mocap="true" pos="0 0 100">'
-            f'<geom name="{kind.name}{slot}" {kind.geom}/></body>'
+        names = [
+            (f"{kind.name}{slot}" + (f"x{size}" if len(self.sizes) > 1 else ""), kind, size)
             for slot in range(self.slots)
             for kind in self.kinds
+            for size in self.sizes
         ]
+        bodies = [
+            f'<body name="{name}" mocap="true" pos="0 0 100">'
+            f'<geom name="{name}" {_scaled(kind.geom, size)}/></body>'
+            for name, kind, size in names
+        ]
+        camera = CAMERA.mjcf("view")
+        if self.orbit:
+            camera = f'<body name="orbit" mocap="true">{camera}</body>'
         return MJCF.format(
-            camera=CAMERA.mjcf("view"),
-            assets=self.assets,
+            camera=camera,
+            assets="\n    ".join(_assets(kind, self.sizes) for kind in self.kinds),
             bodies="" if without_bodies else "\n    ".join(bodies),
             extra=extra,
+            table=_text(self.table),
+            direction=_text(self.light.direction),
+            above=_text(-2 * v for v in self.light.direction),  # from where shadows are cast
+            diffuse=_text((self.light.diffuse,) * 3),
+            ambient=_text((self.light.ambient,) * 3),
+            castshadow=str(self.shadows).lower(),
+            shadowsize=2048 if self.shadows else 0,
         )
 
-    def mocap(self, slots: "Slots") -> Float[Array, "*batch bodies 7"]:
+    @property
+    def bodies(self) -> int:
+        """How many bodies move, the camera's included."""
+        return self.slots * len(self.kinds) * len(self.sizes) + self.orbit
+
+    @property
+    def usual_size(self) -> int:
+        """Index of the size that things have without a look."""
+        return min(range(len(self.sizes)), key=lambda i: abs(self.sizes[i] - 1))
+
+    def mocap(self, slots: "Slots", look: "Look | None" = None) -> Float[Array, "*batch bodies 7"]:
         """Position and quaternion of every body."""
+        if self.orbit != (slots.camera is not None):
+            raise AirsceneError(
+                "the camera of this world is on an orbit: scenes must say where"
+                if self.orbit
+                else "the camera of this world is fixed: scenes cannot say where it is"
+            )
         here = slots.kind[..., None] == jnp.arange(len(self.kinds))
-        here = (here & (slots.present[..., None] > 0))[..., None]  # (*batch, slots, kinds, 1)
+        here = here & (slots.present[..., None] > 0)
+        if len(self.sizes) > 1:
+            size = jnp.full_like(slots.kind, self.usual_size) if look is None else look.size
+            here = here[..., None] & (size[..., None, None] == jnp.arange(len(self.sizes)))
+            here = here.reshape(*here.shape[:-2], -1)
         x, y, yaw = (slots.pose[..., i] for i in range(3))
-        zero, half = jnp.zeros_like(x), yaw / 2
-        pose = jnp.stack([x, y, zero, jnp.cos(half), zero, zero, jnp.sin(half)], axis=-1)
-        parked = jnp.array([*PARKED, 1.0, 0.0, 0.0, 0.0])
-        bodies = jnp.where(here, pose[..., None, :], parked)
-        return bodies.reshape(*bodies.shape[:-3], -1, 7)
+        bodies = jnp.where(
+            here[..., None],
+            _placed(x, y, yaw)[..., None, :],
+            jnp.array([*PARKED, 1.0, 0.0, 0.0, 0.0]),
+        )  # (*batch, slots, kinds and sizes, 7)
+        bodies = bodies.reshape(*bodies.shape[:-3], -1, 7)
+        if slots.camera is None:
+            return bodies
+        centre = jnp.zeros_like(slots.camera)
+        camera = _placed(centre, centre, slots.camera)[..., None, :]
+        return jnp.concatenate([camera, bodies], axis=-2)
+
+    def paint(
+        self, look: "Look"
+    ) -> tuple[Float[Array, "*batch geoms 3"], Float[Array, "*batch 3 3"]]:
+        """Colours of the table and then of every body; the light's direction, ambient, diffuse.
+
+        The ambient light is what is to be added to the world's own.
+        """
+        colours = jnp.repeat(look.colour, len(self.sizes), axis=-2)
+        colours = colours.reshape(*colours.shape[:-3], -1, 3)
+        colours = jnp.concatenate([look.table[..., None, :], colours], axis=-2)
+        colours = jnp.where(colours == 0.5, 0.501, colours)  # to MuJoCo, 0.5 is none
+        x, y, z = self.light.direction
+        dx, dy = look.direction[..., 0], look.direction[..., 1]
+        direction = jnp.stack([x + dx, y + dy, jnp.full_like(dx, z)], axis=-1)
+        direction = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
+        ambient = (look.ambient - 1) * self.light.ambient
+        diffuse = look.diffuse * self.light.diffuse
+        greys = [jnp.stack([grey] * 3, axis=-1) for grey in (ambient, diffuse)]
+        return colours, jnp.stack([direction, *greys], axis=-2)
+
+
+def _placed(x: Array, y: Array, yaw: Array) -> Float[Array, "*batch 7"]:
+    """Position on the table and quaternion."""
+    zero, half = jnp.zeros_like(x), yaw / 2
+    return jnp.stack([x, y, zero, jnp.cos(half), zero, zero, jnp.sin(half)], axis=-1)
+
+
+def _assets(kind: Kind, sizes: tuple[float, ...]) -> str:
+    """A kind's texture, material, and meshes, as MJCF."""
+    name = kind.name
+    texture = f'texture="{name}" ' if kind.texture else ""
+    parts = [f'<texture name="{name}" type="2d" {kind.texture}/>'] if kind.texture else []
+    parts += [f'<material name="{name}" {texture}rgba="{_text(kind.colour)} 1" specular="0"/>']
+    for size in sizes if kind.mesh else ():
+        scale = _text((size,) * 3)
+        parts += [f'<mesh name="{_sized(name, size)}" {kind.mesh} scale="{scale}"/>']
+    return "\n    ".join(parts)
+
+
+def _scaled(geom: str, size: float) -> str:
+    """Attributes of a geom for a thing of another size."""
+    if size == 1:
+        return geom
+
+    def scaled(match: re.Match[str]) -> str:
+        return f'{match[1]}="{_text(size * float(v) for v in match[2].split())}"'
+
+    geom = re.sub(r'\b(size|pos)="([^"]+)"', scaled, geom)
+    return re.sub(r'mesh="(\w+)"', lambda match: f'mesh="{_sized(match[1], size)}"', geom)
+
+
+def _sized(mesh: str, size: float) -> str:
+    return mesh if size == 1 else f"{mesh}x{size}"
+
+
+def _text(values: Iterable[float]) -> str:
+    return " ".join(map(str, values))
 
 
 MJCF = """\
 <mujoco model="airscene">
   <statistic center="0 0 0" extent="1"/>
   <visual>
-    <headlight ambient="0.4 0.4 0.4" diffuse="0.3 0.3 0.3" specular="0 0 0"/>
-    <quality offsamples="0" shadowsize="0" numslices="64" numstacks="64"/>
+    <headlight ambient="{ambient}" diffuse="0.3 0.3 0.3" specular="0 0 0"/>
+    <quality offsamples="0" shadowsize="{shadowsize}" numslices="64" numstacks="64"/>
     <global offwidth="1024" offheight="1024"/>
     <map znear="0.05" zfar="20"/>
   </visual>
   <asset>
-    <material name="table" rgba="0.55 0.43 0.32 1" specular="0"/>
+    <material name="table" rgba="{table} 1" specular="0"/>
     {assets}
   </asset>
   <worldbody>
-    <light pos="0 0 3" dir="-0.45 0.3 -1" directional="true" castshadow="false"
-      ambient="0 0 0" diffuse="0.5 0.5 0.5" specular="0 0 0"/>
+    <light pos="{above}" dir="{direction}" directional="true" castshadow="{castshadow}"
+      ambient="0 0 0" diffuse="{diffuse}" specular="0 0 0"/>
     <geom name="table" type="box" size="0.45 0.45 0.02" pos="0 0 -0.02" material="table"/>
     {camera}
     {bodies}
@@ -112,24 +246,53 @@ MJCF = """\
 
 OBJECTS = World(
     kinds=(
-        Kind("cube", 'type="box" size="0.08 0.08 0.08" pos="0 0 0.08" material="red"', 90.0),
-        Kind("sphere", 'type="sphere" size="0.085" pos="0 0 0.085" material="blue"', 0.0),
+        Kind(
+            "cube",
+            'type="box" size="0.08 0.08 0.08" pos="0 0 0.08" material="cube"',
+            symmetry=90.0,
+            radius=0.1,
+            colour=(0.85, 0.12, 0.1),
+        ),
+        Kind(
+            "sphere",
+            'type="sphere" size="0.085" pos="0 0 0.085" material="sphere"',
+            symmetry=0.0,
+            radius=0.085,
+            colour=(0.15, 0.25, 0.9),
+        ),
         Kind(
             "cylinder",
-            'type="cylinder" size="0.07 0.1" pos="0 0 0.1" material="checks"',
-            360.0,
+            'type="cylinder" size="0.07 0.1" pos="0 0 0.1" material="cylinder"',
+            symmetry=360.0,
+            radius=0.07,
+            colour=(0.95, 0.95, 0.95),
+            texture='builtin="checker" width="32" height="32" '
+            'rgb1="1 0.9 0.26" rgb2="0.105 0.525 0.315"',
         ),
     ),
     slots=1,
-    assets="""\
-<texture name="checks" type="2d" builtin="checker" width="32" height="32"
-      rgb1="1 0.9 0.26" rgb2="0.105 0.525 0.315"/>
-    <material name="checks" texture="checks" rgba="0.95 0.95 0.95 1" specular="0"/>
-    <material name="red" rgba="0.85 0.12 0.1 1" specular="0"/>
-    <material name="blue" rgba="0.15 0.25 0.9 1" specular="0"/>""",
 )
 """The paper's single objects: a red cube, a blue sphere, a textured cylinder.
 
 Few texels, so that OpenGL has little to smooth (Warp does not), and less than white, as OpenGL cuts
 the light off at 1 before it multiplies it with a texture (Warp does not): so both render the same.
 """
+
+
+def _crockery(name: str, mesh: meshes.Mesh, symmetry: float, radius: float, colour: Colour) -> Kind:
+    geom = f'type="mesh" mesh="{name}" material="{name}"'
+    return Kind(name, geom, symmetry, radius, colour, mesh=meshes.inline(mesh))
+
+
+TABLETOP = World(
+    kinds=(
+        _crockery("cup", meshes.cup(), 360.0, 0.045, (0.08, 0.44, 0.80)),
+        _crockery("pan", meshes.pan(), 360.0, 0.1, (0.17, 0.17, 0.19)),
+        _crockery("plate", meshes.plate(), 0.0, 0.13, (0.82, 0.80, 0.75)),
+    ),
+    slots=3,
+)
+"""Crockery: up to three of a cup, a pan and a plate. As bright as the light does not cut off."""
+
+TABLETOP_CAMERA = replace(TABLETOP, orbit=True)
+"""The same, with a camera that moves."""
