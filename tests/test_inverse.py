@@ -1,5 +1,6 @@
 """Inverting a renderer: objectives, baselines and figures against independent computations."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -91,7 +92,7 @@ def test_a_level_network_sees_through_brightness_and_contrast():
 def exact_elbo(model, x, key):
     """The ELBO of one image by writing out every case; the noise as `enumerated` draws it."""
     omega, _ = model.step(model.features(x), *model.start())
-    noise = jax.random.normal(jax.random.split(key)[0], (1, 2))[0]
+    noise = jax.random.normal(jax.random.split(key, 4)[1], (1, 1, 2))[0, 0]
     pose = model.pose(omega.where.at(noise))[None, None]
     pi, alpha = jax.nn.sigmoid(omega.logit), PROBLEM.presence
     total = (1 - pi) * (WIDE(x, jnp.zeros_like(x)) + jnp.log(1 - alpha) - jnp.log(1 - pi))
@@ -147,6 +148,64 @@ def test_score_function_agrees_with_enumeration_on_average():
     assert jnp.mean(jnp.abs(a - b) <= 4 * (ea + eb) + 1e-6) > 0.995
     assert float(a @ b / jnp.linalg.norm(a) / jnp.linalg.norm(b)) > 0.98
     assert abs(va - vb) < 5 * (sa + sb) / np.sqrt(len(keys))
+
+
+THREE = replace(PROBLEM, slots=3)
+
+
+def every_scene(problem):
+    """All that can be there in the slots: -1 for nothing, or a kind."""
+    return list(itertools.product(range(-1, len(problem.kinds)), repeat=problem.slots))
+
+
+def test_several_slots_by_enumerating_all_scenes(monkeypatch):
+    """The expectation over all that can be drawn must be the exact ELBO, and its gradient."""
+    model, x, key = network(2, THREE), images(4, scenes=1), jax.random.key(5)
+    pose_key = jax.random.split(key, 4)[1]
+
+    def chances(model):
+        _, q = model.best(x[0])
+        return q, jnp.concatenate(
+            [
+                jax.nn.log_sigmoid(-q.logit)[:, None],
+                jax.nn.log_sigmoid(q.logit)[:, None] + q.log_kind,
+            ],
+            axis=1,
+        )  # (slots, nothing and kinds)
+
+    def exact(model):
+        q, log_q = chances(model)
+        noise = jax.random.normal(pose_key, (1, 3, 2))[0]
+        pose, kl = model.pose(q.where.at(noise))[None], q.where.kl()
+        log_p = np.log([1 - THREE.presence, *[THREE.presence / 2] * 2])
+        total = 0.0
+        for scene in every_scene(THREE):
+            case = np.array(scene) + 1
+            there = jnp.asarray(case > 0, jnp.float32)[None]
+            y = RENDERER.render(Slots(there, jnp.maximum(case - 1, 0)[None], pose))[0]
+            log_each = log_q[np.arange(3), case]
+            value = WIDE(x[0], y) + jnp.sum(log_p[case] - log_each - there[0] * kl)
+            total += jnp.exp(jnp.sum(log_each)) * value
+        return total
+
+    def estimate(model):
+        return -objective.enumerated(model, x, key, RENDERER.render, WIDE).loss
+
+    value, gradient, (_, log_q) = 0.0, 0.0, chances(model)
+    kinds_q = jax.nn.log_softmax(log_q[:, 1:])
+    for there in itertools.product((0, 1), repeat=3):
+        for kind in itertools.product(range(2), repeat=3):
+            drawn = jnp.array([kind]), jnp.array([there], bool)
+            monkeypatch.setattr(jax.random, "categorical", lambda *_, d=drawn: d[0])
+            monkeypatch.setattr(jax.random, "bernoulli", lambda *_, d=drawn: d[1])
+            log_yes = jnp.where(
+                jnp.array(there) == 1, jnp.log1p(-jnp.exp(log_q[:, 0])), log_q[:, 0]
+            )
+            chance = jnp.exp(jnp.sum(log_yes) + jnp.sum(kinds_q[np.arange(3), np.array(kind)]))
+            one, slope = jax.value_and_grad(estimate)(model)
+            value, gradient = value + chance * one, gradient + chance * flat(slope)
+    np.testing.assert_allclose(value, exact(model), rtol=1e-5)
+    np.testing.assert_allclose(gradient, flat(jax.grad(exact)(model)), rtol=5e-3, atol=3e-3)
 
 
 def test_several_slots_are_sampled_one_after_the_other():

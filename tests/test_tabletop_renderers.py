@@ -18,7 +18,7 @@ from airscene.renderers.function import Function
 from airscene.renderers.host import draw
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.warp import Warp
-from airscene.renderers.world import CAMERA, OBJECTS, TABLETOP, TABLETOP_CAMERA, Light, World
+from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, Light, World
 
 SIZES = (0.85, 1.0, 1.15)
 
@@ -118,14 +118,14 @@ def test_at_angle_zero_the_moving_camera_is_the_fixed_one(started):
 
 def test_the_camera_moves_on_a_circle(started):
     """Against a camera that was put there by hand."""
-    slots, angle = scenes(TABLETOP), 0.8
+    slots, angle, camera = scenes(TABLETOP), 0.8, TABLETOP.camera
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
     def turned(v):
         return (*map(float, turn @ v[:2]), v[2])
 
     by_hand = replace(
-        CAMERA, position=turned(CAMERA.position), x=turned(CAMERA.x), y=turned(CAMERA.y)
+        camera, position=turned(camera.position), x=turned(camera.x), y=turned(camera.y)
     )
     mjcf = TABLETOP.mjcf(by_hand.mjcf("by_hand"))
     expected = draw(started(OpenGL, TABLETOP, 64, workers=1, mjcf=mjcf, camera="by_hand"), slots)

@@ -6,6 +6,7 @@ Nothing here imports JAX: the command line reads these classes to print its help
 import dataclasses
 import math
 import shlex
+import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -322,6 +323,8 @@ def _coerce(hint: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value)  # type: ignore[arg-type]
     origin = typing.get_origin(hint)
+    if origin is types.UnionType:  # something, or None
+        return None if value is None else _coerce(typing.get_args(hint)[0], value, name)
     if origin is Literal:
         ok = value in typing.get_args(hint)
     elif origin is tuple:

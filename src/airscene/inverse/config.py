@@ -52,8 +52,9 @@ class NetworkConfig:
 class InverseConfig:
     """A whole training run."""
 
-    world: Literal["objects"] = "objects"
-    """What stands on the table."""
+    world: Literal["objects", "tabletop", "tabletop-once", "tabletop-camera"] = "objects"
+    """What stands on the table: one thing; crockery; crockery of which there is at most one of each
+    kind; crockery seen from an unknown angle."""
     steps: int = 10_000
     """Optimiser steps."""
     seeds: int = 1
@@ -72,8 +73,8 @@ class InverseConfig:
     """Steps between looks at the held-out scenes."""
 
     objective: Literal["enumerate", "score", "supervised"] = "enumerate"
-    """Presence and kind: summed out (one slot only), sampled with the score function and a
-    leave-one-out baseline, or all of the scene learned from its true parameters (a baseline)."""
+    """Presence and kind: summed out, slot by slot; sampled with the score function and a
+    leave-one-out baseline; or all of the scene learned from its true parameters (a baseline)."""
     samples: int = 2
     """score: samples of each image."""
     renderer: Literal["auto", "opengl", "warp"] = "auto"
@@ -81,8 +82,8 @@ class InverseConfig:
     rays: int = 0
     """warp: rays a pixel along each axis (0: as many as make up 128 pixels)."""
     central: bool = True
-    """Central finite differences. Forward ones (the paper's) cost half as many renders, but push
-    every parameter upwards: angles drift away (see docs/objects.md)."""
+    """score: central finite differences. Forward ones (the paper's) cost half as many renders, but
+    push every parameter upwards: angles drift away (see docs/objects.md)."""
     sigma_start: float = 0.2
     """The likelihood's sigma at the first step: wide, so that nothing is decided early."""
     blur_start: float = 4.0

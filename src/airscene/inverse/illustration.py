@@ -11,14 +11,16 @@ import numpy as np
 from airscene import figures
 from airscene.renderers import Slots
 from airscene.renderers.opengl import OpenGL
-from airscene.renderers.world import CAMERA, Camera, World
+from airscene.renderers.world import Camera, World
 
 SIDE = 480
 
 
 def illustrate(world: World, truth: Slots, guess: Slots, seen: np.ndarray) -> Any:
     """A picture of one scene from outside, beside what its camera sees."""
-    extra = "\n".join([_overview().mjcf("overview"), FLOOR, _camera(), *_ghosts(world, guess)])
+    extra = "\n".join(
+        [_overview().mjcf("overview"), FLOOR, _camera(world.camera), *_ghosts(world, guess)]
+    )
     large = replace(world, slots=len(truth.present))
     with OpenGL(
         large, SIDE, frame_size=2 * SIDE, workers=1, mjcf=large.mjcf(extra), camera="overview"
@@ -61,11 +63,11 @@ def _red(geom: str) -> str:
     return re.sub(r'material="\w+"', 'rgba="1 0.1 0.1 0.4"', geom)
 
 
-def _camera() -> str:
+def _camera(camera: Camera) -> str:
     """The camera, and the edges of its field of view down to the table."""
-    position = np.array(CAMERA.position)
-    right, up = (np.array(axis) / np.linalg.norm(axis) for axis in (CAMERA.x, CAMERA.y))
-    ahead, reach = -np.cross(right, up), np.tan(np.radians(CAMERA.fovy / 2))
+    position = np.array(camera.position)
+    right, up = (np.array(axis) / np.linalg.norm(axis) for axis in (camera.x, camera.y))
+    ahead, reach = -np.cross(right, up), np.tan(np.radians(camera.fovy / 2))
     parts = []
     for sx in (-1, 1):
         for sy in (-1, 1):

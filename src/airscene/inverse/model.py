@@ -26,13 +26,15 @@ Image = Float[Array, "side side channels"]
 
 
 class Omega(eqx.Module):
-    """The distributions of one slot."""
+    """The distributions of one slot, or of all of them."""
 
-    logit: Float[Array, ""]
+    logit: Float[Array, "*slots"]
     """Of the presence."""
-    log_kind: Float[Array, " kinds"]
+    log_kind: Float[Array, "*slots kinds"]
     """Log q(z_what)."""
     where: Normal
+    camera: Normal | None = None
+    """Where the camera is, if that is unknown: one number, with those of all slots."""
 
 
 class InverseNetwork(eqx.Module):
@@ -41,6 +43,8 @@ class InverseNetwork(eqx.Module):
     usual: Float[Array, "side side channels"]
     """The mean of the images to train on: what the network sees is the difference to it."""
     image: MLP
+    camera: MLP | None
+    """Infers the camera's angle from the image, before everything else."""
     recurrent: eqx.nn.Linear
     head: eqx.nn.Linear
     problem: Problem = eqx.field(static=True)
@@ -48,10 +52,14 @@ class InverseNetwork(eqx.Module):
 
     def __init__(self, problem: Problem, config: NetworkConfig, usual: Image, key: Key[Array, ""]):
         self.problem, self.config, self.usual = problem, config, usual
-        keys, hidden = jax.random.split(key, 3), config.hidden
+        keys, hidden, told = jax.random.split(key, 3), config.hidden, config.hidden
         pixels = config.input_size**2 * config.channels
         self.image = MLP(pixels, hidden, hidden, keys[0])
-        self.recurrent = eqx.nn.Linear(2 * hidden + self._z_size, hidden, key=keys[1])
+        self.camera = None
+        if problem.camera is not None:
+            self.camera = MLP(pixels, hidden, 2, jax.random.fold_in(keys[0], 1))
+            told += 1
+        self.recurrent = eqx.nn.Linear(told + hidden + self._z_size, hidden, key=keys[1])
         kinds, parameters = len(problem.kinds), len(problem.parameters)
         self.head = eqx.nn.Linear(hidden, 1 + kinds + 3 * parameters, key=keys[2])
 
@@ -61,8 +69,25 @@ class InverseNetwork(eqx.Module):
 
     def features(self, x: Image) -> Float[Array, " hidden"]:
         """What the network sees of the image: computed once, used in every step."""
+        return jax.nn.relu(self.image(self._pixels(x)))
+
+    def camera_angle(self, x: Image) -> Normal | None:
+        """q(z_cam): where the camera is, if that is unknown."""
+        if self.camera is None:
+            return None
+        mean, sd = jnp.split(self.camera(self._pixels(x)), 2)
+        return Normal(mean, self._bounded(sd))
+
+    def told(self, features: Array, z_camera: Float[Array, "1"] | None) -> Float[Array, " told"]:
+        """What every step is told: the features, and where the camera is."""
+        return features if z_camera is None else jnp.concatenate([features, z_camera])
+
+    def _pixels(self, x: Image) -> Float[Array, " pixels"]:
         small = box_average(x, self.config.input_size)
-        return jax.nn.relu(self.image(CONTRAST * self._unusual(small).ravel()))
+        return CONTRAST * self._unusual(small).ravel()
+
+    def _bounded(self, sd: Array) -> Array:
+        return self.config.most_sd * jax.nn.sigmoid(sd) + 1e-4
 
     def _unusual(self, x: Image) -> Image:
         """What the usual image leaves of this one, with the brightness and contrast that fit best.
@@ -76,14 +101,14 @@ class InverseNetwork(eqx.Module):
         """H and z before the first step."""
         return jnp.zeros(self.config.hidden), jnp.zeros(self._z_size)
 
-    def step(self, features: Array, h: Array, z: Array) -> tuple[Omega, Array]:
+    def step(self, told: Array, h: Array, z: Array) -> tuple[Omega, Array]:
         """One slot."""
-        h = jax.nn.relu(self.recurrent(jnp.concatenate([features, h, z])))
+        h = jax.nn.relu(self.recurrent(jnp.concatenate([told, h, z])))
         kinds = len(self.problem.kinds)
         logit, kind, mean, side, sd = jnp.split(
             self.head(h), np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
         )
-        where = Normal(self._mean(mean, side), self.config.most_sd * jax.nn.sigmoid(sd) + 1e-4)
+        where = Normal(self._mean(mean, side), self._bounded(sd))
         return Omega(logit[0], jax.nn.log_softmax(kind), where), h
 
     def _mean(self, mean: Array, side: Array) -> Array:
@@ -109,17 +134,29 @@ class InverseNetwork(eqx.Module):
         what = jax.nn.one_hot(kind, len(self.problem.kinds))
         return present * jnp.concatenate([jnp.ones(1), what, z_where])
 
-    def best(self, x: Image) -> tuple[Slots, Omega]:
-        """The most probable presences and kinds, poses at their means; and all distributions."""
-        features, (h, z), found = self.features(x), self.start(), []
+    def angle(self, z_camera: Float[Array, "*batch 1"] | None) -> Float[Array, "*batch"] | None:
+        """z_cam in radians."""
+        camera = self.problem.camera
+        return None if camera is None or z_camera is None else camera.sd * z_camera[..., 0]
+
+    def best(self, x: Image, camera_noise: Float[Array, "1"] | float = 0.0) -> tuple[Slots, Omega]:
+        """The most probable presences and kinds, poses at their means; and all distributions.
+
+        Each step is told the most probable of the step before. The camera is at its mean, or at the
+        sample for standard normal noise.
+        """
+        camera, (h, z), found = self.camera_angle(x), self.start(), []
+        z_camera = None if camera is None else camera.at(jnp.zeros(1) + camera_noise)
+        told = self.told(self.features(x), z_camera)
         for _ in range(self.problem.slots):
-            omega, h = self.step(features, h, z)
+            omega, h = self.step(told, h, z)
             there = jnp.where(self.problem.presence < 1, omega.logit > 0, True).astype(jnp.float32)
             kind = jnp.argmax(omega.log_kind).astype(jnp.int32)
             z = self.z(there, kind, omega.where.mean)
             found.append((there, kind, self.pose(omega.where.mean), omega))
-        *slots, omegas = stacked(found)
-        return Slots(*slots), omegas
+        *slots, omega = stacked(found)
+        omega = Omega(omega.logit, omega.log_kind, omega.where, camera)
+        return Slots(*slots, camera=self.angle(z_camera)), omega
 
 
 def levelled(x: Any, usual: Any) -> tuple[Any, Any]:

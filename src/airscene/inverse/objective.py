@@ -1,8 +1,8 @@
 """The likelihood, and three objectives for a batch of images.
 
-`enumerate` sums presence and kind out: exact, for one slot. `score` samples them and uses the score
-function with a leave-one-out baseline over several samples: for any number of slots (the paper's
-kind of estimator). `supervised` is the paper's baseline: the true parameters' log-probability.
+`enumerate` sums presence and kind out, slot by slot. `score` samples them and uses the score
+function with a leave-one-out baseline over several samples (the paper's kind of estimator).
+`supervised` is the paper's baseline: the true parameters' log-probability.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from airscene.inverse.model import InverseNetwork, Omega, stacked
+from airscene.inverse.model import InverseNetwork, stacked
+from airscene.inverse.problem import Problem
 from airscene.renderers import Slots
 
 Images = Float[Array, "batch side side channels"]
@@ -56,42 +57,113 @@ class Objective(eqx.Module):
 
 
 def enumerated(
-    model: InverseNetwork, x: Images, key: Key[Array, ""], render: Render, likelihood: Likelihood
+    model: InverseNetwork,
+    x: Images,
+    key: Key[Array, ""],
+    render: Render,
+    likelihood: Likelihood,
+    gradient: bool = True,
 ) -> Objective:
-    """Minus the ELBO, presence and kind summed out: one render for each kind and the empty one.
+    """Minus the ELBO, with presence and kind of each slot summed out, given those of the others.
 
-    The gradient with respect to the pose needs the finite differences of every kind, weighted by
-    q(kind). Those of one kind, drawn from q, are an unbiased estimate that costs a third.
+    Slots are independent given the image. So each in turn can be everything that it can be, while
+    the others are as they were drawn: for one slot the exact sum, for several one with little
+    noise. Each pose's gradient is that of the log-likelihood, by central differences, with a thing
+    there, of the kind that was drawn; it counts as much as it is probable that something is there.
     """
-    batch, kinds = x.shape[0], len(model.problem.kinds)
-    key_where, key_kind = jax.random.split(key)
-    omega = jax.vmap(lambda x: model.step(model.features(x), *model.start())[0])(x)
-    noise = jax.random.normal(key_where, omega.where.mean.shape)
-    pose = model.pose(omega.where.at(noise))[:, None]  # (batch, slots, parameters)
-    drawn = jax.random.categorical(key_kind, omega.log_kind).astype(jnp.int32)[:, None]
-    there = jnp.ones((batch, 1))
-    followed = likelihood(x, render(Slots(there, drawn, pose)))
-    each = jax.tree.map(
-        lambda a: jnp.repeat(jax.lax.stop_gradient(a), kinds, axis=0), Slots(there, drawn, pose)
+    problem = model.problem
+    n, kinds, sure = problem.slots, len(problem.kinds), problem.presence == 1
+    keys = jax.random.split(key, 4)
+    noise = jax.random.normal(keys[0], (len(x), 1))
+    best, q = jax.vmap(model.best)(x, noise)
+    pose = model.pose(q.where.at(jax.random.normal(keys[1], q.where.mean.shape)))
+    drawn = jax.lax.stop_gradient(
+        Slots(
+            present=jnp.ones_like(q.logit)
+            if sure
+            else jax.random.bernoulli(keys[3], jax.nn.sigmoid(q.logit)).astype(jnp.float32),
+            kind=jax.random.categorical(keys[2], q.log_kind).astype(jnp.int32),
+            pose=pose,
+            camera=best.camera,
+        )
     )
-    each = Slots(each.present, jnp.tile(jnp.arange(kinds), batch)[:, None], each.pose)
-    log_lik = likelihood(x[:, None], render(each).reshape(batch, kinds, *x.shape[1:]))
-    q = jnp.exp(omega.log_kind)
-    inside = jnp.sum(q * (log_lik - omega.log_kind - np.log(kinds)), axis=1)
-    inside += followed - jax.lax.stop_gradient(followed)  # nothing but its gradient
-    elbo = inside - jax.vmap(type(omega.where).kl)(omega.where)
-    if model.problem.presence < 1:
-        empty = render(Slots(jnp.zeros((1, 1)), jnp.zeros((1, 1), jnp.int32), 0 * pose[:1]))
-        absent = likelihood(x, jnp.broadcast_to(empty, x.shape))
-        elbo = _with_presence(omega, elbo + likelihood.bonus, absent, model.problem.presence)
+    scenes = [_cases(drawn, kinds), *([_moved(drawn, problem)] if gradient else [])]
+    together = jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *scenes)
+    flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), together)
+    images = jax.lax.stop_gradient(render(flat)).reshape(len(x), -1, *x.shape[1:])
+    log_lik = likelihood(x[:, None], images)
+    cases = log_lik[:, : n * (kinds + 1)].reshape(len(x), n, kinds + 1)
+    log_yes, log_no = jax.nn.log_sigmoid(q.logit), jax.nn.log_sigmoid(-q.logit)
+    if sure:
+        log_yes, log_no = jnp.zeros_like(log_yes), jnp.full_like(log_no, -jnp.inf)
+    yes, no, q_kind = jnp.exp(log_yes), jnp.exp(log_no), jnp.exp(q.log_kind)
+    with_it = jnp.sum(q_kind * cases[..., 1:], axis=-1) + likelihood.bonus
+    expected = yes * with_it + (0.0 if sure else no * cases[..., 0])  # (images, slots)
+    kl = jnp.sum(q_kind * (q.log_kind + np.log(kinds)), axis=-1) + q.where.kl()
+    kl = yes * (kl + log_yes - np.log(problem.presence))
+    if not sure:
+        kl += no * (log_no - np.log1p(-problem.presence))
+    # Every slot's sum estimates the same: their mean is the value, each has its own gradient.
+    held = jax.lax.stop_gradient(expected)
+    elbo = jnp.mean(held, axis=1) + jnp.sum(expected - held, axis=1) - jnp.sum(kl, axis=1)
+    if q.camera is not None:
+        elbo -= q.camera.kl()
+    if gradient:
+        slopes, turn = _slopes(log_lik[:, n * (kinds + 1) :], problem)
+        weight = jax.lax.stop_gradient(yes)[..., None] * slopes
+        elbo += jnp.sum(weight * _only_gradient(pose), axis=(1, 2))
+        if turn is not None and best.camera is not None:
+            elbo += turn * _only_gradient(best.camera)
     return Objective(-jnp.mean(elbo), jnp.mean(elbo))
 
 
-def _with_presence(omega: Omega, inside: Array, absent: Array, prior: float) -> Array:
-    """The ELBO, given what it is with and without the thing."""
-    log_yes, log_no = jax.nn.log_sigmoid(omega.logit), jax.nn.log_sigmoid(-omega.logit)
-    yes = jnp.exp(log_yes) * (inside + np.log(prior) - log_yes)
-    return yes + jnp.exp(log_no) * (absent + np.log1p(-prior) - log_no)
+def _only_gradient(value: Array) -> Array:
+    """Nothing but its gradient."""
+    return value - jax.lax.stop_gradient(value)
+
+
+def _cases(drawn: Slots, kinds: int) -> Slots:
+    """Scenes in which each slot in turn is empty, then of each kind: an axis after the batch's."""
+    n = drawn.present.shape[1]
+    turn = jnp.repeat(jnp.eye(n, dtype=bool), kinds + 1, axis=0)  # (scenes, slots)
+    case = jnp.tile(jnp.arange(kinds + 1), n)[:, None]
+    wide = _repeated(drawn, len(turn))
+    present = jnp.where(turn, (case > 0).astype(jnp.float32), wide.present)
+    kind = jnp.where(turn & (case > 0), case - 1, wide.kind).astype(jnp.int32)
+    return Slots(present, kind, wide.pose, wide.camera)
+
+
+def _moved(drawn: Slots, problem: Problem) -> Slots:
+    """Scenes in which each parameter of each slot, which is there, is a step ahead, then behind.
+
+    And in which the camera is, at the end.
+    """
+    n, p = problem.slots, len(problem.parameters)
+    moves = jnp.eye(n * p).reshape(n * p, n, p) * jnp.array(problem.steps)
+    moves = jnp.concatenate([moves, -moves])
+    turned = jnp.zeros(len(moves))
+    if problem.camera is not None:
+        moves = jnp.concatenate([moves, jnp.zeros((2, n, p))])
+        turned = jnp.concatenate([turned, problem.camera.step * jnp.array([1.0, -1.0])])
+    wide = _repeated(drawn, len(moves))
+    present = jnp.where(jnp.any(moves != 0, axis=-1), 1.0, wide.present)
+    camera = None if wide.camera is None else wide.camera + turned
+    return Slots(present, wide.kind, wide.pose + moves, camera)
+
+
+def _slopes(log_lik: Array, problem: Problem) -> tuple[Array, Array | None]:
+    """Central differences of the log-likelihoods of `_moved`: of the poses, and of the camera."""
+    n, p = problem.slots, len(problem.parameters)
+    ahead, behind, camera = jnp.split(log_lik, [n * p, 2 * n * p], axis=1)
+    slopes = ((ahead - behind) / 2).reshape(-1, n, p) / jnp.array(problem.steps)
+    if problem.camera is None:
+        return slopes, None
+    return slopes, (camera[:, 0] - camera[:, 1]) / (2 * problem.camera.step)
+
+
+def _repeated(slots: Slots, times: int) -> Slots:
+    """Each scene several times, along an axis after the batch's."""
+    return jax.tree.map(lambda a: jnp.repeat(a[:, None], times, axis=1), slots)
 
 
 def scored(
@@ -118,12 +190,16 @@ def scored(
 
 def _rollout(model: InverseNetwork, x: Array, key: Array) -> tuple[Slots, Array, Array]:
     """One sample of all slots; log q of what is discrete in it; log p - log q of all of it."""
-    features, (h, z) = model.features(x), model.start()
+    camera, (h, z) = model.camera_angle(x), model.start()
     prior, kinds = model.problem.presence, len(model.problem.kinds)
-    found, log_q, log_ratio = [], jnp.zeros(()), jnp.zeros(())
+    found, log_q, log_ratio, z_camera = [], jnp.zeros(()), jnp.zeros(()), None
+    if camera is not None:
+        z_camera = camera.at(jax.random.normal(jax.random.fold_in(key, 1), (1,)))
+        log_ratio -= camera.kl()
+    told = model.told(model.features(x), z_camera)
     for key_slot in jax.random.split(key, model.problem.slots):
         key_pres, key_kind, key_where = jax.random.split(key_slot, 3)
-        omega, h = model.step(features, h, z)
+        omega, h = model.step(told, h, z)
         there = jax.random.bernoulli(key_pres, jax.nn.sigmoid(omega.logit)).astype(jnp.float32)
         there = jnp.ones(()) if prior == 1 else there
         kind = jax.random.categorical(key_kind, omega.log_kind).astype(jnp.int32)
@@ -140,16 +216,20 @@ def _rollout(model: InverseNetwork, x: Array, key: Array) -> tuple[Slots, Array,
             log_ratio += chance - jax.lax.stop_gradient(log_pres)
         z = model.z(there, kind, z_where)
         found.append((there, kind, model.pose(z_where)))
-    return Slots(*stacked(found)), log_q, log_ratio
+    return Slots(*stacked(found), camera=model.angle(z_camera)), log_q, log_ratio
 
 
 def supervised(model: InverseNetwork, x: Images, truth: Slots) -> Objective:
     """Minus the log-probability of the true parameters, in the order in which they are given."""
 
     def one(x, truth):
-        features, (h, z), total = model.features(x), model.start(), jnp.zeros(())
+        camera, (h, z), total, z_camera = model.camera_angle(x), model.start(), jnp.zeros(()), None
+        if camera is not None and model.problem.camera is not None:
+            z_camera = truth.camera[None] / model.problem.camera.sd
+            total += camera.log_prob(z_camera)
+        told = model.told(model.features(x), z_camera)
         for i in range(model.problem.slots):
-            omega, h = model.step(features, h, z)
+            omega, h = model.step(told, h, z)
             there, kind = truth.present[i], truth.kind[i]
             z_where = model.standardised(truth.pose[i])
             inside = omega.log_kind[kind] + omega.where.log_prob(z_where)

@@ -8,7 +8,7 @@ import numpy as np
 from airscene.config import require
 from airscene.errors import AirsceneError
 from airscene.renderers import Slots
-from airscene.renderers.world import OBJECTS, World
+from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, World
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,18 @@ class Problem:
     """Prior probability that a slot is taken; 1 for scenes in which every slot is."""
     symmetries: tuple[float, ...] = ()
     """For each kind the smallest turn, in degrees, that changes nothing; 0 for any turn."""
+    camera: Parameter | None = None
+    """The camera's angle on its orbit, where it is unknown."""
+    repeats: bool = True
+    """Whether scenes can have two of a kind; if not, each slot has a kind of its own."""
 
     def __post_init__(self) -> None:
         require(self.slots >= 1, f"slots must be at least 1, not {self.slots}")
         require(0 < self.presence <= 1, f"presence must lie in (0, 1], not {self.presence}")
         require(len(self.kinds) > 0, "there must be a kind of thing")
         require(len(self.parameters) > 0, "there must be a parameter")
+        distinct = self.repeats or self.slots == len(self.kinds)
+        require(distinct, "without repeats, there must be as many slots as kinds")
         if not self.symmetries:
             object.__setattr__(self, "symmetries", (360.0,) * len(self.kinds))
 
@@ -79,11 +85,15 @@ class Problem:
         rng = np.random.default_rng([*name.encode(), number])
         shape = (scenes, self.slots)
         limits = np.array([p.limit for p in self.parameters])
-        return Slots(
-            present=(rng.random(shape) < self.presence).astype(np.float32),
-            kind=rng.integers(0, len(self.kinds), shape).astype(np.int32),
-            pose=(rng.uniform(-1, 1, (*shape, len(limits))) * limits).astype(np.float32),
-        )
+        present = (rng.random(shape) < self.presence).astype(np.float32)
+        kind = rng.integers(0, len(self.kinds), shape).astype(np.int32)
+        pose = (rng.uniform(-1, 1, (*shape, len(limits))) * limits).astype(np.float32)
+        if not self.repeats:
+            kind[:] = np.arange(self.slots)
+        if self.camera is None:
+            return Slots(present, kind, pose)
+        camera = (rng.uniform(-1, 1, scenes) * self.camera.limit).astype(np.float32)
+        return Slots(present, kind, pose, camera)
 
 
 POSE = (
@@ -93,7 +103,16 @@ POSE = (
 )
 """Metres on the table, and radians."""
 
-WORLDS: dict[str, World] = {"objects": OBJECTS}
+ORBIT = Parameter("camera", sd=math.radians(23), step=0.03, limit=math.radians(40))
+"""Radians; 23 degrees are the spread of a uniform angle within 40 of the middle."""
+
+WORLDS: dict[str, World] = {
+    "objects": OBJECTS,
+    "tabletop": TABLETOP,
+    "tabletop-once": TABLETOP,
+    "tabletop-camera": TABLETOP_CAMERA,
+}
+"""What stands on the table. In `tabletop-once` there is at most one of each kind."""
 
 
 def make_problem(name: str) -> Problem:
@@ -107,4 +126,6 @@ def make_problem(name: str) -> Problem:
         parameters=POSE,
         slots=world.slots,
         symmetries=tuple(kind.symmetry for kind in world.kinds),
+        camera=ORBIT if world.orbit else None,
+        repeats=not name.endswith("-once"),
     )

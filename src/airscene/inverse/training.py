@@ -122,15 +122,16 @@ class InverseTrainer:
     ):
         self.config = config
         self.problem = problem or make_problem(config.world)
-        if config.objective == "enumerate" and self.problem.slots > 1:
-            raise AirsceneError("enumerate is for one slot; use objective score for several")
         self.renderer = renderer or renderer_for(config)
         if self.renderer.channels != config.model.channels:
             raise AirsceneError(
                 f"the renderer's images have {self.renderer.channels} channels, not "
                 f"{config.model.channels}"
             )
-        self._render = differentiable(self.renderer, self.problem.steps, config.central)
+        camera = self.problem.camera
+        self._render = differentiable(
+            self.renderer, self.problem.steps, config.central, camera.step if camera else 0.0
+        )
         self.chunk = jax.jit(self._steps, static_argnums=0, donate_argnums=1)
         self._look = jax.jit(self._looked)
 
@@ -171,7 +172,7 @@ class InverseTrainer:
         if c.objective == "supervised":
             return objective.supervised(model, x, truth)
         if c.objective == "enumerate":
-            found = objective.enumerated(model, x, key, self._render, likelihood)
+            found = objective.enumerated(model, x, key, self.renderer, likelihood)
         else:
             found = objective.scored(model, x, key, self._render, likelihood, c.samples)
         # In units of sigma squared the gradient keeps its size while sigma falls.
@@ -223,7 +224,5 @@ class InverseTrainer:
 def elbo(
     model: InverseNetwork, x: Array, key: Array, render: Render, likelihood: Likelihood
 ) -> Float[Array, ""]:
-    """The mean ELBO of a batch: exact in what is discrete where there is one slot, else sampled."""
-    if model.problem.slots == 1:
-        return objective.enumerated(model, x, key, render, likelihood).value
-    return objective.scored(model, x, key, render, likelihood, samples=2).value
+    """The mean ELBO of a batch."""
+    return objective.enumerated(model, x, key, render, likelihood, gradient=False).value

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from PIL import Image
 
 from airscene.errors import AirsceneError
-from airscene.renderers.world import Colour, Kind, World
+from airscene.renderers.world import NEARER, Colour, Kind, World
 
 LITE = "_lite"
 """Ends the stems of coarser meshes."""
@@ -42,7 +42,7 @@ def world_from_files(
         return path.stem.endswith(LITE) == plain, path.suffix.lower() == ".obj"
 
     kinds = [_kind(stem, max(paths, key=wanted), plain) for stem, paths in sorted(found.items())]
-    return World(tuple(kinds), slots, orbit)
+    return World(tuple(kinds), slots, NEARER, orbit)
 
 
 def _kind(stem: str, path: Path, plain: bool) -> Kind:
