@@ -26,8 +26,9 @@ from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.model import AIR
 
-FORMAT_VERSION = 2
-"""1: omega's network lay beside the core; now each core has its own."""
+FORMAT_VERSION = 3
+"""1: omega's network lay beside the core; now each core has its own. 2: networks that invert a
+renderer had no core."""
 
 T = TypeVar("T")
 
@@ -153,6 +154,8 @@ def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[
             stored = {name: file.get_tensor(name) for name in names}
             if header.get("version", 0) < 2:
                 stored = {name.replace("omega.", "core.omega."): a for name, a in stored.items()}
+            if header.get("version", 0) < 3 and "problem" in header:
+                stored = {n if n == "usual" else f"core.{n}": a for n, a in stored.items()}
             return stored, header
     except (SafetensorError, ValueError, TypeError) as error:
         raise AirsceneError(f"{path} is damaged or not a safetensors file: {error}") from None

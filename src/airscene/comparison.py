@@ -118,7 +118,7 @@ def _compare_layouts(a: Any, b: Any, scenes: int, seed: int) -> Comparison:
             for label, slots in zip("AB", found if len(some) else (), strict=False)
         }
     both = errors[0]["seen"] & errors[1]["seen"]
-    intervals = {"presence_accuracy": interval(*(n == true for n in count))}
+    intervals = {evaluation.count_key(a.problem): interval(*(n == true for n in count))}
     if both.any():
         one, other = (e["position_cm"][both] for e in errors)
         intervals["position_cm_median"] = interval(one, other, np.median)

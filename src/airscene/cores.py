@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from airscene.config import ModelConfig
 from airscene.likelihood import Image, link
-from airscene.networks import MLP, PatchEmbedding, lstm, positive
+from airscene.networks import MLP, PatchEmbedding, each, lstm, positive, with_neighbours
 from airscene.priors import Normal
 
 SURELY = 100.0
@@ -163,9 +163,9 @@ class DifferenceCore(eqx.Module):
         """One step: propose an object at every patch, choose one."""
         features = self.embed(view)
         for layer in self.context:
-            features = features + jax.nn.relu(_each(layer, _with_neighbours(features)))
+            features = features + jax.nn.relu(each(layer, with_neighbours(features)))
         centres = self._centres(*features.shape[:2])
-        proposals = _each(self.propose, features).reshape(-1, 8)
+        proposals = each(self.propose, features).reshape(-1, 8)
         proposals = proposals + np.pad(centres / self.config.position_sd, ((0, 0), (3, 3)))
         weight = jax.nn.softmax(self._near_best(centres, proposals[:, 0]))
         return Omega.of(self.config, weight @ proposals[:, 1:]), None
@@ -214,19 +214,3 @@ class WholeCore(eqx.Module):
     ) -> tuple[Omega, None]:
         """The prior of z_where, and an object for certain."""
         return Omega(jnp.array(SURELY), Normal(jnp.zeros(3), jnp.ones(3))), None
-
-
-def _each(network, features: Float[Array, "rows columns inputs"]) -> Float[Array, "rows columns _"]:
-    """A network at every patch."""
-    rows, columns, inputs = features.shape
-    return jax.vmap(network)(features.reshape(-1, inputs)).reshape(rows, columns, -1)
-
-
-def _with_neighbours(
-    features: Float[Array, "rows columns features"],
-) -> Float[Array, "rows columns more"]:
-    """Each patch's features beside those of its eight neighbours; zeros outside the image."""
-    rows, columns, _ = features.shape
-    padded = jnp.pad(features, ((1, 1), (1, 1), (0, 0)))
-    shifts = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
-    return jnp.concatenate(shifts, axis=-1)

@@ -155,7 +155,7 @@ def _layouts(network: InverseNetwork, x: Array) -> Answers:
         "kinds": jnp.exp(omega.log_kind),
         "pose": slots.pose,
         "sd": network.pose(omega.where.sd),
-    }
+    } | ({} if slots.camera is None else {"camera": slots.camera})
 
 
 # --- StableHLO ------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Small networks that cores, glimpse auto-encoders and baselines are made of."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -56,3 +58,21 @@ class PatchEmbedding(eqx.Module):
 def positive(raw: Float[Array, "*shape"], start: float) -> Float[Array, "*shape"]:
     """A standard deviation from a network's output: positive, and `start` where that is 0."""
     return jax.nn.softplus(raw + jnp.log(jnp.expm1(start))) + 1e-4
+
+
+def each(
+    network: Any, features: Float[Array, "rows columns inputs"]
+) -> Float[Array, "rows columns _"]:
+    """A network at every patch."""
+    rows, columns, inputs = features.shape
+    return jax.vmap(network)(features.reshape(-1, inputs)).reshape(rows, columns, -1)
+
+
+def with_neighbours(
+    features: Float[Array, "rows columns features"],
+) -> Float[Array, "rows columns more"]:
+    """Each patch's features beside those of its eight neighbours; zeros outside the image."""
+    rows, columns, _ = features.shape
+    padded = jnp.pad(features, ((1, 1), (1, 1), (0, 0)))
+    shifts = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifts, axis=-1)

@@ -75,12 +75,14 @@ def _columns(config: Config) -> list[Column]:
     """What is worth following."""
     elbo = Column("elbo", "ELBO", 1, spread=True)
     if isinstance(config, InverseConfig):
+        one, moving = config.world == "objects", config.world == "tabletop-camera"
         return [
             Column("elbo", "ELBO", 1),
-            Column("count_accuracy", "presence", 2, "%"),
+            Column("count_accuracy", "presence" if one else "counts", 2, "%"),
             Column("identity_accuracy", "kinds", 1, "%"),
             Column("position_cm", "cm off", 2),
-            Column("rotation_deg", "deg off", 1),
+            *([Column("rotation_deg", "deg off", 1)] if one else []),
+            *([Column("camera_deg", "camera deg off", 1)] if moving else []),
         ]
     if not config.model.counts_objects:
         return [elbo]

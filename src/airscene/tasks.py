@@ -42,6 +42,7 @@ class Row:
     identity_accuracy: Values = field(default_factory=list)
     position_cm: Values = field(default_factory=list)
     rotation_deg: Values = field(default_factory=list)
+    camera_deg: Values = field(default_factory=list)
 
 
 @runtime_checkable
@@ -153,13 +154,15 @@ class Inverting:
 
     def prepare(self) -> None:
         """Start the renderer, and render the pictures."""
-        from airscene.inverse.training import InverseTrainer, make_pictures
+        from airscene.inverse.training import InverseTrainer, make_pictures, randomised
 
         c, self.trainer = self.config, InverseTrainer(self.config)
         make = (self.trainer.problem, self.trainer.renderer)
         looked_at = min(LOOK_SCENES, 100 * -(-c.scenes // 100))
         self.shown = make_pictures(*make, c.scenes, ("train", c.data_seed))
         self.held_out = make_pictures(*make, looked_at, ("look", c.data_seed))
+        if c.randomise:
+            self.shown, self.held_out = (randomised(p, c) for p in (self.shown, self.held_out))
 
     def train(self, state: Any) -> Iterator[Any]:
         """Train on the pictures."""
@@ -168,7 +171,7 @@ class Inverting:
 
     def row(self, progress: Any, seconds: float) -> Row:
         """ELBO, presences, kinds, positions and angles."""
-        from airscene.inverse.evaluation import measures
+        from airscene.inverse.evaluation import count_key, measures
         from airscene.inverse.problem import make_problem
 
         problem, seen = make_problem(self.config.world), progress.look
@@ -180,12 +183,13 @@ class Inverting:
         return Row(
             step=progress.step,
             elbo=elbo,
-            count_accuracy=_rounded([f["presence_accuracy"] for f in each], 5),
+            count_accuracy=_rounded([f[count_key(problem)] for f in each], 5),
             seconds=round(seconds, 2),
             warnings=_complaints(self.config, elbo, np.asarray(seen.slots.present)),
             identity_accuracy=_rounded([f["identity_accuracy"] for f in each], 5),
             position_cm=_rounded([f["position_cm_median"] for f in each], 3),
             rotation_deg=_rounded([f.get("rotation_deg_median", math.nan) for f in each], 3),
+            camera_deg=_rounded([f.get("camera_deg_median", math.nan) for f in each], 3),
         )
 
 

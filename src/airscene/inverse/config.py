@@ -12,6 +12,13 @@ class NetworkConfig:
 
     hidden: int = 512
     """Units of each layer, and of the recurrent state."""
+    patch: int = 0
+    """See the image in patches of this side, and attend to one after the other (0: see the image as
+    a whole, with the paper's recurrent network)."""
+    patch_features: int = 64
+    """patch: features of each."""
+    context: int = 2
+    """patch: layers in which a patch sees its neighbours."""
     input_size: int = 32
     """Side in pixels of the image that the network sees."""
     channels: int = 3
@@ -75,6 +82,9 @@ class InverseConfig:
     objective: Literal["enumerate", "score", "supervised"] = "enumerate"
     """Presence and kind: summed out, slot by slot; sampled with the score function and a
     leave-one-out baseline; or all of the scene learned from its true parameters (a baseline)."""
+    floor: float = 0.0
+    """enumerate: what a slot that is probably empty still learns of kind and pose, at least, as a
+    share of what it would if something were there."""
     samples: int = 2
     """score: samples of each image."""
     renderer: Literal["auto", "opengl", "warp"] = "auto"
@@ -88,11 +98,20 @@ class InverseConfig:
     """The likelihood's sigma at the first step: wide, so that nothing is decided early."""
     blur_start: float = 4.0
     """The likelihood's blur at the first step: wide, so that things attract one another."""
+    temperature: float = 1.0
+    """Of presence and kind at the first step: above 1, they stay soft while poses are still poor.
+    Else the kind that is least in the way wins, for good."""
     bonus: float = 10.0
     """Nats that a thing is worth at the first step: else nothing is drawn where poses are poor."""
+    cost: float = 0.0
+    """Nats that a thing costs in the end, beside what the prior says: else two of a kind may stay
+    in one place, where the second changes nothing."""
     anneal: int = 4_000
-    """Steps over which sigma and blur narrow, geometrically, to what they are in the model, and
-    the bonus falls to nothing."""
+    """Steps over which sigma and blur narrow, and the temperature falls, geometrically, to what
+    they are in the end, and the bonus turns into the cost. At most three quarters of all."""
+    randomise: bool = False
+    """Show scenes in random colours, sizes and lights, and compare what is drawn with the same
+    scenes as they usually look: for pictures that a renderer has not made."""
     scenes: int = 20_000
     """Scenes to train on."""
     data_seed: int = 0
@@ -102,7 +121,8 @@ class InverseConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps", "seeds", "batch", "eval_every", "scenes")
-        require_positive(self, "learning_rate", "sigma_start", "blur_start")
+        require_positive(self, "learning_rate", "sigma_start", "blur_start", "temperature")
+        require(0 <= self.floor <= 1, f"floor must lie between 0 and 1, not {self.floor}")
         require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         ok = not self.rays or self.renderer != "opengl"

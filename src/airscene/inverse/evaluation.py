@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Bool, Float
 from scipy.optimize import linear_sum_assignment
 
-from airscene.inverse.problem import Problem
+from airscene.inverse.problem import WORLDS, Problem
 from airscene.renderers import Slots
 
 FAR = 1e3  # a cost above any distance on the table: things that are not there match last
@@ -55,17 +57,44 @@ def errors(problem: Problem, found: Slots, truth: Slots) -> dict[str, np.ndarray
     }
 
 
+def count_key(problem: Problem) -> str:
+    """What the share of scenes with the right number of things is called."""
+    return "presence_accuracy" if problem.slots == 1 else "count_accuracy"
+
+
+def overlapping(problem: Problem, truth: Slots) -> Bool[np.ndarray, " scenes"]:
+    """Whether two things stand in one place: scenes are drawn without regard to that."""
+    radius = np.array([kind.radius for kind in problem.world.kinds])[np.asarray(truth.kind)]
+    places, there = np.asarray(truth.pose)[..., :2], np.asarray(truth.present) > 0
+    gap = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
+    touch = (gap < radius[:, :, None] + radius[:, None]) & there[:, :, None] & there[:, None]
+    return (touch & ~np.eye(problem.slots, dtype=bool)).any(axis=(1, 2))
+
+
+def camera_error(problem: Problem, found: Slots, truth: Slots) -> Float[np.ndarray, " scenes"]:
+    """Degrees between where the camera is and where it is believed to be."""
+    return np.degrees(np.abs(np.asarray(found.camera) - np.asarray(truth.camera)))
+
+
 def measures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
     """Flat figures for a table and result.json."""
     e = errors(problem, found, truth)
-    count = np.sum(np.asarray(found.present) > 0, axis=1)
     there, seen = e["there"], e["seen"]
+    right = np.sum(np.asarray(found.present) > 0, axis=1) == there.sum(axis=1)
     result: dict[str, Any] = {
-        "presence_accuracy": float(np.mean(count == there.sum(axis=1))),
-        "identity_accuracy": _mean(e["right_kind"][there]),
+        count_key(problem): float(np.mean(right)),
+        "identity_accuracy": _mean(e["right_kind"][seen]),
         "position_cm_median": _median(e["position_cm"][seen]),
         "position_cm_90": _quantile(e["position_cm"][seen], 0.9),
     }
+    if problem.camera is not None:
+        off = camera_error(problem, found, truth)
+        result |= {"camera_deg_median": _median(off), "camera_deg_90": _quantile(off, 0.9)}
+    if problem.slots > 1 and problem.name in WORLDS:
+        clear = ~overlapping(problem, truth)
+        result["scenes_clear"] = int(clear.sum())
+        result["count_accuracy_clear"] = _mean(right[clear])
+        result["identity_accuracy_clear"] = _mean(e["right_kind"][clear][seen[clear]])
     for i, kind in enumerate(problem.kinds):
         mine = seen & (e["kind"] == i)
         result[f"position_cm_median_{kind}"] = _median(e["position_cm"][mine])
@@ -78,7 +107,7 @@ def measures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
 
 
 def _numpy(slots: Slots) -> Slots:
-    return Slots(*(np.asarray(a) for a in (slots.present, slots.kind, slots.pose)))
+    return jax.tree.map(np.asarray, slots)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -89,6 +89,13 @@ class Layout:
     """Probability that each slot is taken."""
     slots: Slots
     """The parameters that draw the scene again."""
+    camera_sd: float | None = None
+    """Standard deviation of the camera's angle in degrees, where the camera moves."""
+
+    @property
+    def camera_deg(self) -> float | None:
+        """Where the camera stands on its orbit, in degrees from the middle, where it moves."""
+        return None if self.slots.camera is None else math.degrees(self.slots.camera)
 
     @property
     def count(self) -> int:
@@ -97,11 +104,15 @@ class Layout:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
+        values: dict[str, Any] = {
             "count": self.count,
             "presence": [round(p, 6) for p in self.presence],
             "objects": [thing.to_dict() for thing in self.objects],
         }
+        if self.camera_deg is not None and self.camera_sd is not None:
+            values["camera_deg"] = round(self.camera_deg, 2)
+            values["camera_deg_sd"] = round(self.camera_sd, 2)
+        return values
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -167,9 +178,16 @@ class InversePredictor:
         """A random scene, as those to train on are drawn; `render` gives its picture."""
         return self._known(self.problem.sample(1, ("sample", seed)))
 
-    def compose(self, things: Sequence[tuple[str, dict[str, float]]]) -> Layout:
-        """A scene from its parts: for each thing its kind and its pose; `render` draws it."""
+    def compose(
+        self, things: Sequence[tuple[str, dict[str, float]]], camera_deg: float = 0.0
+    ) -> Layout:
+        """A scene from its parts: for each thing its kind and its pose; `render` draws it.
+
+        camera_deg: where a camera that moves is, from the middle.
+        """
         problem = self.problem
+        if camera_deg and problem.camera is None:
+            raise AirsceneError("the camera of this model's pictures does not move")
         names = [p.name for p in problem.parameters]
         if len(things) > problem.slots:
             raise AirsceneError(f"at most {problem.slots} of {', '.join(problem.kinds)}")
@@ -183,14 +201,16 @@ class InversePredictor:
                 raise AirsceneError(f"a pose is a finite number for each of {', '.join(names)}")
             present[0, i], kinds[0, i] = 1, problem.kinds.index(kind)
             pose[0, i] = [values[name] for name in names]
-        return self._known(Slots(present, kinds, pose))
+        angle = np.full(1, math.radians(camera_deg), np.float32)
+        return self._known(Slots(present, kinds, pose, angle if problem.camera else None))
 
     def _known(self, truth: Slots) -> Layout:
         """The layout of a scene (a batch of one) about which nothing is uncertain."""
         present = np.where(truth.present > 0, np.inf, -np.inf)
         sure = np.where(np.arange(len(self.problem.kinds)) == truth.kind[..., None], 0.0, -np.inf)
         where = SimpleNamespace(sd=np.zeros_like(truth.pose))
-        known = SimpleNamespace(logit=present, log_kind=sure, where=where)
+        camera = SimpleNamespace(sd=np.zeros((1, 1)))
+        known = SimpleNamespace(logit=present, log_kind=sure, where=where, camera=camera)
         return self._layout(truth, known, 0)
 
     def render(self, layout: Any) -> Float[np.ndarray, "side side channels"]:
@@ -241,4 +261,8 @@ class InversePredictor:
             for i in range(self.problem.slots)
             if present[i] > 0
         )
-        return Layout(things, tuple(map(float, chance)), Slots(present, kind, pose))
+        known, camera, sd = tuple(map(float, chance)), None, None
+        if self.problem.camera is not None:
+            camera = np.asarray(slots.camera)[row]
+            sd = math.degrees(self.problem.camera.sd * omega.camera.sd[row][0])
+        return Layout(things, known, Slots(present, kind, pose, camera), sd)

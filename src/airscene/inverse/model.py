@@ -15,12 +15,15 @@ from jaxtyping import Array, Float, Int, Key
 
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.problem import Problem
-from airscene.networks import MLP
+from airscene.networks import MLP, PatchEmbedding, each, with_neighbours
 from airscene.priors import Normal
 from airscene.renderers import Slots, box_average
 
 CONTRAST = 8.0
 """What brings the few pixels of a thing to the size that networks expect."""
+
+TAKEN = 20.0
+"""What a patch that is taken scores less."""
 
 Image = Float[Array, "side side channels"]
 
@@ -37,76 +40,140 @@ class Omega(eqx.Module):
     """Where the camera is, if that is unknown: one number, with those of all slots."""
 
 
+class WholeCore(eqx.Module):
+    """The paper's: a recurrent network that sees the whole image at once."""
+
+    image: MLP
+    recurrent: eqx.nn.Linear
+    head: eqx.nn.Linear
+
+    def __init__(self, config: NetworkConfig, others: int, outputs: int, key: Key[Array, ""]):
+        keys, hidden = jax.random.split(key, 3), config.hidden
+        pixels = config.input_size**2 * config.channels
+        self.image = MLP(pixels, hidden, hidden, keys[0])
+        self.recurrent = eqx.nn.Linear(2 * hidden + others, hidden, key=keys[1])
+        self.head = eqx.nn.Linear(hidden, outputs, key=keys[2])
+
+    def prepare(self, x: Image) -> Float[Array, " hidden"]:
+        """What is seen of the image: computed once, used in every step."""
+        return jax.nn.relu(self.image(x.ravel()))
+
+    def start(self) -> Float[Array, " hidden"]:
+        """H before the first step."""
+        return jnp.zeros(self.head.in_features)
+
+    def __call__(self, prepared: Array, h: Array, others: Array) -> tuple[Array, Array]:
+        """One step: omega, and h; `others` is what else is known, z of the step before."""
+        h = jax.nn.relu(self.recurrent(jnp.concatenate([prepared, h, others])))
+        return self.head(h), h
+
+
+class PatchCore(eqx.Module):
+    """The same small network on every patch of the image and its neighbours: attend, infer, repeat.
+
+    Every patch proposes a thing, and scores it; the best one and its neighbours choose. In the next
+    step, they are known to be taken.
+    """
+
+    embed: PatchEmbedding
+    context: list[eqx.nn.Linear]
+    propose: MLP
+    side: int = eqx.field(static=True)
+
+    def __init__(self, config: NetworkConfig, others: int, outputs: int, key: Key[Array, ""]):
+        keys, features = jax.random.split(key, 3), config.patch_features
+        self.side = config.input_size // config.patch
+        self.embed = PatchEmbedding(config.patch, config.channels, features, keys[0])
+        self.context = [
+            eqx.nn.Linear(9 * features, features, key=k)
+            for k in jax.random.split(keys[1], config.context)
+        ]
+        self.propose = MLP(features + 4 + others, config.hidden, 1 + outputs, keys[2])
+
+    def prepare(self, x: Image) -> Float[Array, "rows columns features"]:
+        """The features of every patch, which knows its neighbours: computed once."""
+        features = self.embed(x)
+        for layer in self.context:
+            features = features + jax.nn.relu(each(layer, with_neighbours(features)))
+        return features
+
+    def start(self) -> Float[Array, "rows columns"]:
+        """What is taken before the first step: nothing."""
+        return jnp.zeros((self.side, self.side))
+
+    def __call__(self, prepared: Array, h: Array, others: Array) -> tuple[Array, Array]:
+        """One step: omega, and what is taken after it."""
+        n = self.side
+        at = jnp.asarray((2 * np.arange(n) + 1) / n - 1)
+        v, u = jnp.meshgrid(at, at, indexing="ij")
+        near = jnp.sum(with_neighbours(h[..., None]), axis=-1)
+        known = jnp.stack([2 * u, 2 * v, h, near], axis=-1)
+        wide = jnp.broadcast_to(others, (n, n, len(others)))
+        proposals = each(self.propose, jnp.concatenate([prepared, known, wide], axis=-1))
+        score = proposals[..., 0] - TAKEN * h
+        best = jnp.argmax(score)
+        row, column = best // n, best % n
+        at_hand = (jnp.abs(jnp.arange(n) - row)[:, None] <= 1) & (
+            jnp.abs(jnp.arange(n) - column) <= 1
+        )
+        weight = jax.nn.softmax(jnp.where(at_hand, score, -jnp.inf).ravel()).reshape(n, n)
+        return jnp.einsum("rc,rco->o", weight, proposals[..., 1:]), jnp.minimum(h + weight, 1.0)
+
+
 class InverseNetwork(eqx.Module):
     """q(z | x) for scenes that a renderer draws."""
 
     usual: Float[Array, "side side channels"]
     """The mean of the images to train on: what the network sees is the difference to it."""
-    image: MLP
     camera: MLP | None
     """Infers the camera's angle from the image, before everything else."""
-    recurrent: eqx.nn.Linear
-    head: eqx.nn.Linear
+    core: WholeCore | PatchCore
     problem: Problem = eqx.field(static=True)
     config: NetworkConfig = eqx.field(static=True)
 
     def __init__(self, problem: Problem, config: NetworkConfig, usual: Image, key: Key[Array, ""]):
         self.problem, self.config, self.usual = problem, config, usual
-        keys, hidden, told = jax.random.split(key, 3), config.hidden, config.hidden
-        pixels = config.input_size**2 * config.channels
-        self.image = MLP(pixels, hidden, hidden, keys[0])
-        self.camera = None
+        self.camera, others = None, self._z_size
         if problem.camera is not None:
-            self.camera = MLP(pixels, hidden, 2, jax.random.fold_in(keys[0], 1))
-            told += 1
-        self.recurrent = eqx.nn.Linear(told + hidden + self._z_size, hidden, key=keys[1])
-        kinds, parameters = len(problem.kinds), len(problem.parameters)
-        self.head = eqx.nn.Linear(hidden, 1 + kinds + 3 * parameters, key=keys[2])
+            pixels = config.input_size**2 * config.channels
+            self.camera = MLP(pixels, config.hidden, 2, jax.random.fold_in(key, 1))
+            others += 1
+        core = PatchCore if config.patch else WholeCore
+        outputs = 1 + len(problem.kinds) + 3 * len(problem.parameters)
+        self.core = core(config, others, outputs, key)
 
     @property
     def _z_size(self) -> int:
         return 1 + len(self.problem.kinds) + len(self.problem.parameters)
 
-    def features(self, x: Image) -> Float[Array, " hidden"]:
-        """What the network sees of the image: computed once, used in every step."""
-        return jax.nn.relu(self.image(self._pixels(x)))
+    def seen(self, x: Image) -> Image:
+        """What the network sees of an image: how it differs from the usual one."""
+        small = box_average(x, self.config.input_size)
+        usual = jax.lax.stop_gradient(self.usual)
+        # Without the fit, a picture half a grey level darker than those in training is misread.
+        return CONTRAST * (levelled(small, usual)[0] if self.config.level else small - usual)
 
-    def camera_angle(self, x: Image) -> Normal | None:
+    def camera_angle(self, seen: Image) -> Normal | None:
         """q(z_cam): where the camera is, if that is unknown."""
         if self.camera is None:
             return None
-        mean, sd = jnp.split(self.camera(self._pixels(x)), 2)
+        mean, sd = jnp.split(self.camera(seen.ravel()), 2)
         return Normal(mean, self._bounded(sd))
-
-    def told(self, features: Array, z_camera: Float[Array, "1"] | None) -> Float[Array, " told"]:
-        """What every step is told: the features, and where the camera is."""
-        return features if z_camera is None else jnp.concatenate([features, z_camera])
-
-    def _pixels(self, x: Image) -> Float[Array, " pixels"]:
-        small = box_average(x, self.config.input_size)
-        return CONTRAST * self._unusual(small).ravel()
 
     def _bounded(self, sd: Array) -> Array:
         return self.config.most_sd * jax.nn.sigmoid(sd) + 1e-4
 
-    def _unusual(self, x: Image) -> Image:
-        """What the usual image leaves of this one, with the brightness and contrast that fit best.
-
-        Without the fit, a picture half a grey level darker than those in training is misread.
-        """
-        usual = jax.lax.stop_gradient(self.usual)
-        return levelled(x, usual)[0] if self.config.level else x - usual
-
-    def start(self) -> tuple[Float[Array, " hidden"], Float[Array, " z"]]:
+    def start(self) -> tuple[Any, Float[Array, " z"]]:
         """H and z before the first step."""
-        return jnp.zeros(self.config.hidden), jnp.zeros(self._z_size)
+        return self.core.start(), jnp.zeros(self._z_size)
 
-    def step(self, told: Array, h: Array, z: Array) -> tuple[Omega, Array]:
-        """One slot."""
-        h = jax.nn.relu(self.recurrent(jnp.concatenate([told, h, z])))
+    def step(self, prepared: Any, h: Any, z: Array, z_camera: Array | None) -> tuple[Omega, Any]:
+        """One slot: the image as the core has prepared it, what it knows, the slot before."""
+        others = z if z_camera is None else jnp.concatenate([z, z_camera])
+        omega, h = self.core(prepared, h, others)
         kinds = len(self.problem.kinds)
         logit, kind, mean, side, sd = jnp.split(
-            self.head(h), np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
+            omega, np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
         )
         where = Normal(self._mean(mean, side), self._bounded(sd))
         return Omega(logit[0], jax.nn.log_softmax(kind), where), h
@@ -145,11 +212,11 @@ class InverseNetwork(eqx.Module):
         Each step is told the most probable of the step before. The camera is at its mean, or at the
         sample for standard normal noise.
         """
-        camera, (h, z), found = self.camera_angle(x), self.start(), []
+        seen, (h, z), found = self.seen(x), self.start(), []
+        prepared, camera = self.core.prepare(seen), self.camera_angle(seen)
         z_camera = None if camera is None else camera.at(jnp.zeros(1) + camera_noise)
-        told = self.told(self.features(x), z_camera)
         for _ in range(self.problem.slots):
-            omega, h = self.step(told, h, z)
+            omega, h = self.step(prepared, h, z, z_camera)
             there = jnp.where(self.problem.presence < 1, omega.logit > 0, True).astype(jnp.float32)
             kind = jnp.argmax(omega.log_kind).astype(jnp.int32)
             z = self.z(there, kind, omega.where.mean)

@@ -28,7 +28,9 @@ class Likelihood(eqx.Module):
     blur: Float[Array, ""] | float
     """Sd of the blur, in pixels of a 32-pixel image."""
     bonus: Float[Array, ""] | float = 0.0
-    """Nats added for each thing that is there: above 0 only early in training."""
+    """Nats that a thing which is there is worth: above 0 only early in training."""
+    temperature: Float[Array, ""] | float = 1.0
+    """Of presence and kind: above 1, early in training, their entropy counts for more."""
 
     def __call__(
         self,
@@ -59,17 +61,22 @@ class Objective(eqx.Module):
 def enumerated(
     model: InverseNetwork,
     x: Images,
+    y: Images,
     key: Key[Array, ""],
     render: Render,
     likelihood: Likelihood,
+    floor: float = 0.0,
     gradient: bool = True,
 ) -> Objective:
     """Minus the ELBO, with presence and kind of each slot summed out, given those of the others.
 
+    The network sees `x`; what is drawn is compared with `y`: usually the same.
+
     Slots are independent given the image. So each in turn can be everything that it can be, while
     the others are as they were drawn: for one slot the exact sum, for several one with little
     noise. Each pose's gradient is that of the log-likelihood, by central differences, with a thing
-    there, of the kind that was drawn; it counts as much as it is probable that something is there.
+    there, of the kind that was drawn; it counts as much as it is probable that something is there,
+    and at least `floor`, so that empty slots keep learning where something might be.
     """
     problem = model.problem
     n, kinds, sure = problem.slots, len(problem.kinds), problem.presence == 1
@@ -90,30 +97,30 @@ def enumerated(
     scenes = [_cases(drawn, kinds), *([_moved(drawn, problem)] if gradient else [])]
     together = jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *scenes)
     flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), together)
-    images = jax.lax.stop_gradient(render(flat)).reshape(len(x), -1, *x.shape[1:])
-    log_lik = likelihood(x[:, None], images)
+    images = jax.lax.stop_gradient(render(flat)).reshape(len(y), -1, *y.shape[1:])
+    log_lik = likelihood(y[:, None], images)
     cases = log_lik[:, : n * (kinds + 1)].reshape(len(x), n, kinds + 1)
     log_yes, log_no = jax.nn.log_sigmoid(q.logit), jax.nn.log_sigmoid(-q.logit)
     if sure:
         log_yes, log_no = jnp.zeros_like(log_yes), jnp.full_like(log_no, -jnp.inf)
     yes, no, q_kind = jnp.exp(log_yes), jnp.exp(log_no), jnp.exp(q.log_kind)
-    with_it = jnp.sum(q_kind * cases[..., 1:], axis=-1) + likelihood.bonus
-    expected = yes * with_it + (0.0 if sure else no * cases[..., 0])  # (images, slots)
-    kl = jnp.sum(q_kind * (q.log_kind + np.log(kinds)), axis=-1) + q.where.kl()
-    kl = yes * (kl + log_yes - np.log(problem.presence))
+    hot, held = likelihood.temperature, jax.lax.stop_gradient
+    with_it = jnp.sum(q_kind * cases[..., 1:], axis=-1) + likelihood.bonus  # (images, slots)
+    kl = hot * jnp.sum(q_kind * (q.log_kind + np.log(kinds)), axis=-1) + q.where.kl()
+    slopes, turn = _slopes(log_lik[:, n * (kinds + 1) :], problem) if gradient else (0.0, None)
+    inside = with_it - kl + jnp.sum(slopes * _only_gradient(pose), axis=-1)
+    elbo = yes * (held(inside) - hot * (log_yes - np.log(problem.presence)))
+    elbo += jnp.maximum(held(yes), floor) * _only_gradient(inside)
+    expected = yes * with_it
     if not sure:
-        kl += no * (log_no - np.log1p(-problem.presence))
-    # Every slot's sum estimates the same: their mean is the value, each has its own gradient.
-    held = jax.lax.stop_gradient(expected)
-    elbo = jnp.mean(held, axis=1) + jnp.sum(expected - held, axis=1) - jnp.sum(kl, axis=1)
+        elbo += no * (cases[..., 0] - hot * (log_no - np.log1p(-problem.presence)))
+        expected += no * cases[..., 0]
+    # Every slot's sum estimates the same likelihood: each has its gradient, but it counts once.
+    elbo = jnp.sum(elbo - held(expected), axis=1) + jnp.mean(held(expected), axis=1)
     if q.camera is not None:
         elbo -= q.camera.kl()
-    if gradient:
-        slopes, turn = _slopes(log_lik[:, n * (kinds + 1) :], problem)
-        weight = jax.lax.stop_gradient(yes)[..., None] * slopes
-        elbo += jnp.sum(weight * _only_gradient(pose), axis=(1, 2))
-        if turn is not None and best.camera is not None:
-            elbo += turn * _only_gradient(best.camera)
+    if turn is not None and best.camera is not None:
+        elbo += turn * _only_gradient(best.camera)
     return Objective(-jnp.mean(elbo), jnp.mean(elbo))
 
 
@@ -169,6 +176,7 @@ def _repeated(slots: Slots, times: int) -> Slots:
 def scored(
     model: InverseNetwork,
     x: Images,
+    y: Images,
     key: Key[Array, ""],
     render: Render,
     likelihood: Likelihood,
@@ -179,8 +187,8 @@ def scored(
     drawn = jax.vmap(jax.vmap(lambda key, x: _rollout(model, x, key)), (0, None))(keys, x)
     slots, log_q, log_ratio = drawn  # leading axes (samples, batch)
     flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), slots)
-    images = render(flat).reshape(samples, *x.shape)
-    value = likelihood(x, images) + log_ratio  # (samples, batch)
+    images = render(flat).reshape(samples, *y.shape)
+    value = likelihood(y, images) + log_ratio  # (samples, batch)
     value += likelihood.bonus * jnp.sum(slots.present, axis=-1)
     held = jax.lax.stop_gradient(value)
     baseline = (jnp.sum(held, axis=0) - held) / (samples - 1)
@@ -190,16 +198,16 @@ def scored(
 
 def _rollout(model: InverseNetwork, x: Array, key: Array) -> tuple[Slots, Array, Array]:
     """One sample of all slots; log q of what is discrete in it; log p - log q of all of it."""
-    camera, (h, z) = model.camera_angle(x), model.start()
+    seen, (h, z) = model.seen(x), model.start()
+    prepared, camera = model.core.prepare(seen), model.camera_angle(seen)
     prior, kinds = model.problem.presence, len(model.problem.kinds)
     found, log_q, log_ratio, z_camera = [], jnp.zeros(()), jnp.zeros(()), None
     if camera is not None:
         z_camera = camera.at(jax.random.normal(jax.random.fold_in(key, 1), (1,)))
         log_ratio -= camera.kl()
-    told = model.told(model.features(x), z_camera)
     for key_slot in jax.random.split(key, model.problem.slots):
         key_pres, key_kind, key_where = jax.random.split(key_slot, 3)
-        omega, h = model.step(told, h, z)
+        omega, h = model.step(prepared, h, z, z_camera)
         there = jax.random.bernoulli(key_pres, jax.nn.sigmoid(omega.logit)).astype(jnp.float32)
         there = jnp.ones(()) if prior == 1 else there
         kind = jax.random.categorical(key_kind, omega.log_kind).astype(jnp.int32)
@@ -223,13 +231,13 @@ def supervised(model: InverseNetwork, x: Images, truth: Slots) -> Objective:
     """Minus the log-probability of the true parameters, in the order in which they are given."""
 
     def one(x, truth):
-        camera, (h, z), total, z_camera = model.camera_angle(x), model.start(), jnp.zeros(()), None
+        seen, (h, z), total, z_camera = model.seen(x), model.start(), jnp.zeros(()), None
+        prepared, camera = model.core.prepare(seen), model.camera_angle(seen)
         if camera is not None and model.problem.camera is not None:
             z_camera = truth.camera[None] / model.problem.camera.sd
             total += camera.log_prob(z_camera)
-        told = model.told(model.features(x), z_camera)
         for i in range(model.problem.slots):
-            omega, h = model.step(told, h, z)
+            omega, h = model.step(prepared, h, z, z_camera)
             there, kind = truth.present[i], truth.kind[i]
             z_where = model.standardised(truth.pose[i])
             inside = omega.log_kind[kind] + omega.where.log_prob(z_where)

@@ -1,7 +1,7 @@
 """What is unknown in a scene: N slots, each with a presence, a kind and a pose."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -103,6 +103,9 @@ POSE = (
 )
 """Metres on the table, and radians."""
 
+ROUND = (*POSE[:2], replace(POSE[2], period=2 * math.pi))
+"""The same, with an angle that goes round: for things without a symmetry smaller than that."""
+
 ORBIT = Parameter("camera", sd=math.radians(23), step=0.03, limit=math.radians(40))
 """Radians; 23 degrees are the spread of a uniform angle within 40 of the middle."""
 
@@ -123,7 +126,7 @@ def make_problem(name: str) -> Problem:
     return Problem(
         name,
         kinds=tuple(kind.name for kind in world.kinds),
-        parameters=POSE,
+        parameters=POSE if world.slots == 1 else ROUND,
         slots=world.slots,
         symmetries=tuple(kind.symmetry for kind in world.kinds),
         camera=ORBIT if world.orbit else None,

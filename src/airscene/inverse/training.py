@@ -21,12 +21,21 @@ from airscene.inverse.config import InverseConfig
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood, Objective, Render
 from airscene.inverse.problem import WORLDS, Problem, make_problem
-from airscene.renderers import Renderer, Slots, box_average, make_renderer
+from airscene.renderers import (
+    Look,
+    Renderer,
+    Slots,
+    box_average,
+    make_renderer,
+    random_look,
+)
 from airscene.renderers.differences import differentiable
 from airscene.renderers.host import HostRenderer, clear_errors
 from airscene.training import CHUNK, adam, chunks
 
 RENDERED_AT_ONCE = 500
+SIZES = (0.85, 1.0, 1.15)
+"""What things are scaled by in pictures with random looks."""
 HOST_CHUNK = 5
 """Steps in one call of the compiled program where each takes a second: Ctrl-C waits for it."""
 
@@ -41,10 +50,17 @@ class InverseState(eqx.Module):
 
 
 class Pictures(eqx.Module):
-    """Rendered scenes: images, and the truth about them."""
+    """Rendered scenes: images, and the truth about them. Arrays of JAX or NumPy."""
 
-    images: UInt8[np.ndarray, "scenes side side channels"]
+    images: UInt8[Any, "scenes side side channels"]
     truth: Slots
+    plain: UInt8[Any, "scenes side side channels"] | None = None
+    """The same scenes as they usually look, where `images` have random looks."""
+
+    @property
+    def targets(self) -> UInt8[Any, "scenes side side channels"]:
+        """What drawings are compared with."""
+        return self.images if self.plain is None else self.plain
 
     def __len__(self) -> int:
         return len(self.images)
@@ -81,15 +97,26 @@ def make_pictures(
     return Pictures(render_all(renderer, truth), truth)
 
 
-def render_all(renderer: Renderer, slots: Slots) -> UInt8[np.ndarray, "scenes side side channels"]:
+def randomised(pictures: Pictures, config: InverseConfig) -> Pictures:
+    """The same scenes in random colours, sizes and lights; as they were, they are the targets."""
+    world, size = WORLDS[config.world].with_sizes(SIZES), config.model.likelihood_size
+    look = random_look(world, len(pictures), np.random.default_rng(config.data_seed))
+    with make_renderer(config.renderer, world, size, config.rays) as renderer:
+        images = render_all(renderer, pictures.truth, look)
+    return Pictures(images, pictures.truth, pictures.images)
+
+
+def render_all(
+    renderer: Renderer, slots: Slots, look: Look | None = None
+) -> UInt8[np.ndarray, "scenes side side channels"]:
     """Images of many scenes, as an image file would hold them."""
     call, total, parts = jax.jit(renderer), len(slots.present), []
     most = min(RENDERED_AT_ONCE, total)
     with clear_errors(renderer):
         for i in range(0, total, most):
             rows = np.minimum(np.arange(i, i + most), total - 1)  # one size, so one compilation
-            images = call(jax.tree.map(lambda a, rows=rows: jnp.asarray(a)[rows], slots))
-            parts.append(np.round(np.asarray(images) * 255).astype(np.uint8))
+            some = jax.tree.map(lambda a, rows=rows: jnp.asarray(a)[rows], (slots, look))
+            parts.append(np.round(np.asarray(call(*some)) * 255).astype(np.uint8))
     return np.concatenate(parts)[:total]
 
 
@@ -141,88 +168,92 @@ class InverseTrainer:
         """Train from the start, or from `state`, and say how it goes after every chunk."""
         config = self.config
         current = start(config, self.problem, pictures) if state is None else state
-        images, truth = jnp.asarray(pictures.images), jax.tree.map(jnp.asarray, pictures.truth)
-        others = jnp.asarray(held_out.images)
+        shown = jax.tree.map(jnp.asarray, pictures)
+        others = jax.tree.map(jnp.asarray, held_out)
         most = HOST_CHUNK if isinstance(self.renderer, HostRenderer) else CHUNK
         with clear_errors(self.renderer):
             for length, step, due in chunks(config, int(current.step[0]), most):
-                current = self.chunk(length, current, images, truth)
+                current = self.chunk(length, current, shown)
                 jax.block_until_ready(current.step)
                 seen = self._look(current.model, others) if due else None
                 jax.block_until_ready(seen)  # what fails, fails here
                 yield InverseProgress(step, current, seen)
 
     def likelihood(self, step: Any) -> Likelihood:
-        """Wide at first, then narrower, geometrically, down to the model's own.
+        """Wide and hot at first, then narrower and cooler, geometrically, down to the model's own.
 
         With the narrow one from the start, kinds freeze before the poses are right.
         """
         c, m = self.config, self.config.model
-        left = jnp.clip(1 - step / max(1, min(c.anneal, c.steps // 2)), 0, 1)
+        left = jnp.clip(1 - step / max(1, min(c.anneal, 3 * c.steps // 4)), 0, 1)
         return Likelihood(
             sigma=m.sigma * (c.sigma_start / m.sigma) ** left,
             blur=m.blur * (c.blur_start / m.blur) ** left,
-            bonus=c.bonus * left,
+            bonus=c.bonus * left - c.cost * (1 - left),
+            temperature=c.temperature**left,
         )
 
     def _objective(
-        self, model: InverseNetwork, x: Array, truth: Slots, key: Array, step: Array
+        self, model: InverseNetwork, batch: Pictures, key: Array, step: Array
     ) -> Objective:
         likelihood, c = self.likelihood(step), self.config
+        x, y = (jnp.asarray(a, jnp.float32) / 255 for a in (batch.images, batch.targets))
         if c.objective == "supervised":
-            return objective.supervised(model, x, truth)
+            return objective.supervised(model, x, batch.truth)
         if c.objective == "enumerate":
-            found = objective.enumerated(model, x, key, self.renderer, likelihood)
+            found = objective.enumerated(model, x, y, key, self.renderer, likelihood, c.floor)
         else:
-            found = objective.scored(model, x, key, self._render, likelihood, c.samples)
+            found = objective.scored(model, x, y, key, self._render, likelihood, c.samples)
         # In units of sigma squared the gradient keeps its size while sigma falls.
         return Objective(found.loss * likelihood.sigma**2, found.value)
 
-    def _step(self, state: InverseState, images: Array, truth: Slots) -> InverseState:
+    def _step(self, state: InverseState, pictures: Pictures) -> InverseState:
         key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
         key_batch, key_loss = jax.random.split(key)
-        rows = jax.random.randint(key_batch, (self.config.batch,), 0, images.shape[0])
-        x = images[rows].astype(jnp.float32) / 255
-        labels = jax.tree.map(lambda a: a[rows], truth)
+        rows = jax.random.randint(key_batch, (self.config.batch,), 0, len(pictures))
+        batch = jax.tree.map(lambda a: a[rows], pictures)
 
         def loss(model):
-            return self._objective(model, x, labels, key_loss, state.step).loss
+            return self._objective(model, batch, key_loss, state.step).loss
 
         gradient = jax.grad(loss)(state.model)
         updates, optimiser = adam(self.config).update(gradient, state.optimiser, state.model)  # type: ignore
         model = optax.apply_updates(state.model, updates)  # type: ignore
         return InverseState(model, optimiser, state.seed, state.step + 1)  # type: ignore
 
-    def _steps(self, length: int, state: InverseState, images: Array, truth: Slots) -> InverseState:
+    def _steps(self, length: int, state: InverseState, pictures: Pictures) -> InverseState:
         def body(state, _):
-            return jax.vmap(lambda one: self._step(one, images, truth))(state), None
+            return jax.vmap(lambda one: self._step(one, pictures))(state), None
 
         return jax.lax.scan(body, state, length=length)[0]
 
-    def _looked(self, models: InverseNetwork, images: Array) -> Seen:
+    def _looked(self, models: InverseNetwork, pictures: Pictures) -> Seen:
         """The ELBO with the likelihood at its narrowest, and the best guesses."""
         likelihood = Likelihood(self.config.model.sigma, self.config.model.blur)
 
         def part(model, args):
-            x, key = args
-            x = x.astype(jnp.float32) / 255
+            images, targets, key = args
+            x, y = (a.astype(jnp.float32) / 255 for a in (images, targets))
             slots, _ = jax.vmap(model.best)(x)
-            return elbo(model, x, key, self.renderer, likelihood), slots
+            return elbo(model, x, y, key, self.renderer, likelihood), slots
 
         def one(model):
-            size = min(100, len(images))
-            rows = np.arange(-(-len(images) // size) * size) % len(images)  # whole parts
-            parts = images[rows].reshape(-1, size, *images.shape[1:])
-            keys = jax.random.split(jax.random.key(0), len(parts))
-            value, slots = jax.lax.map(partial(part, model), (parts, keys))
-            slots = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[: len(images)], slots)
+            total = len(pictures)
+            size = min(100, total)
+            rows = np.arange(-(-total // size) * size) % total  # whole parts
+            images, targets = (
+                a[rows].reshape(-1, size, *a.shape[1:]) for a in (pictures.images, pictures.targets)
+            )
+            keys = jax.random.split(jax.random.key(0), len(images))
+            value, slots = jax.lax.map(partial(part, model), (images, targets, keys))
+            slots = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:total], slots)
             return Seen(jnp.mean(value), slots)
 
         return jax.vmap(one)(models)
 
 
 def elbo(
-    model: InverseNetwork, x: Array, key: Array, render: Render, likelihood: Likelihood
+    model: InverseNetwork, x: Array, y: Array, key: Array, render: Render, likelihood: Likelihood
 ) -> Float[Array, ""]:
     """The mean ELBO of a batch."""
-    return objective.enumerated(model, x, key, render, likelihood, gradient=False).value
+    return objective.enumerated(model, x, y, key, render, likelihood, gradient=False).value
