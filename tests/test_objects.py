@@ -82,7 +82,7 @@ def test_training_through_warp_moves_the_network():
     (*_, last) = trainer.train(shown, shown)
     after = last.state.model
     assert np.isfinite(last.look.elbo).all()  # type: ignore[union-attr]
-    assert not np.array_equal(before.head.weight, after.head.weight)
+    assert not np.array_equal(before.core.head.weight, after.core.head.weight)
 
 
 def test_the_bundled_model_is_right(gl, tmp_path, capsys):

@@ -5,7 +5,7 @@ from typing import Any
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.errors import AirsceneError
-from airscene.inverse.config import InverseConfig
+from airscene.inverse.config import InverseConfig, NetworkConfig
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,22 @@ DRAW = ModelConfig(
     draw_window=16,
 )
 """DRAW (appendix F): one object, always there, that is the whole image."""
+
+TABLETOP = InverseConfig(
+    world="tabletop",
+    steps=12_000,
+    batch=64,
+    learning_rate=1e-3,
+    anneal=8_000,
+    temperature=30.0,
+    bonus=5.0,
+    cost=10.0,
+    floor=0.5,
+    rays=2,
+    scenes=60_000,
+    model=NetworkConfig(level=True, patch=4, hidden=256),
+)
+"""Several things: patches instead of the whole image, and a hot start (see docs/objects.md)."""
 
 PRESETS = {
     "digits": Preset(
@@ -93,6 +109,14 @@ PRESETS = {
     "objects": Preset(
         "a cube, a sphere, a cylinder or nothing, through a 3D renderer; on a CPU this takes hours",
         InverseConfig(),
+    ),
+    "tabletop": Preset(
+        "up to three of cup, pan and plate on a table, through a 3D renderer: for a GPU",
+        TABLETOP,
+    ),
+    "tabletop-camera": Preset(
+        "the same, seen from an unknown angle, which is inferred as well",
+        replace(TABLETOP, world="tabletop-camera"),
     ),
 }
 
