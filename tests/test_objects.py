@@ -82,7 +82,7 @@ def test_training_through_warp_moves_the_network():
     (*_, last) = trainer.train(shown, shown)
     after = last.state.model
     assert np.isfinite(last.look.elbo).all()  # type: ignore[union-attr]
-    assert not np.array_equal(before.core.head.weight, after.core.head.weight)
+    assert not np.array_equal(*(model.core.head.weight for model in (before, after)))  # type: ignore
 
 
 def test_the_bundled_model_is_right(gl, tmp_path, capsys):
@@ -161,11 +161,12 @@ def test_other_pictures_are_taken_too():
     ("words", "message"),
     [
         (["infer", "objects", "x.png", "--max-objects", "3"], "fixed"),
-        (["eval", "objects", "--counts", "3"], "one world only"),
+        (["eval", "objects", "--counts", "3"], "no --counts"),
         (["train", "objects", "--world", "moon"], "moon"),
         (["train", "objects", "--likelihood-size", "100"], "likelihood-size must be"),
         (["train", "objects", "--objective", "guess"], "guess"),
-        (["train", "objects", "--rays", "2"], "rays are for the renderer warp"),
+        (["train", "objects", "--floor", "2"], "floor must lie between 0 and 1"),
+        (["train", "tabletop", "--meshes", "."], "no meshes (OBJ or STL) in"),
         (["train", "objects", "--channels", "1"], "channels must be 3"),
     ],
 )

@@ -147,10 +147,9 @@ class Inverting:
 
     def skeleton(self) -> Any:
         """The shapes of the training state."""
-        from airscene.inverse.problem import make_problem
-        from airscene.inverse.training import start
+        from airscene.inverse.training import problem_of, start
 
-        return jax.eval_shape(lambda: start(self.config, make_problem(self.config.world)))
+        return jax.eval_shape(lambda: start(self.config, problem_of(self.config)))
 
     def prepare(self) -> None:
         """Start the renderer, and render the pictures."""
@@ -172,9 +171,9 @@ class Inverting:
     def row(self, progress: Any, seconds: float) -> Row:
         """ELBO, presences, kinds, positions and angles."""
         from airscene.inverse.evaluation import count_key, measures
-        from airscene.inverse.problem import make_problem
+        from airscene.inverse.training import problem_of
 
-        problem, seen = make_problem(self.config.world), progress.look
+        problem, seen = problem_of(self.config), progress.look
         truth = self.held_out.truth
         each = [
             measures(problem, training.pick(seen.slots, i), truth) for i in range(self.config.seeds)

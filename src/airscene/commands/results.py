@@ -23,7 +23,8 @@ def evaluate(argv: list[str]) -> int:
         """Run folder, or the name of a model that comes along."""
         data: str | None = None
         """Data set, or a folder of pictures; a counts.csv in it (columns file, count) says how many
-        objects they have. Default: what the model was trained on."""
+        objects they have. For a model of a renderer: a folder with a mesh of each kind (cup.obj and
+        so on), shown with textures and shadows. Default: what the model was trained on."""
         counts: Counts | None = None
         """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
         seed: int = EVAL_SEED
@@ -61,9 +62,10 @@ def evaluate(argv: list[str]) -> int:
         else:
             from airscene.inverse import results
 
-            if options.data or options.counts:
-                raise AirsceneError(f"{options.model} has one world only: no --data, no --counts")
-            result = results.evaluate_all(predictor, run, options.seed, options.scenes)
+            if options.counts:
+                raise AirsceneError(f"{options.model} has scenes of any count: no --counts")
+            call = (options.seed, options.scenes, options.data or "")
+            result = results.evaluate_all(predictor, run, *call)
     result |= {"model": options.model, "seed": options.seed}
     changed = (options.data, options.counts, options.max_objects, options.canvas)
     usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)

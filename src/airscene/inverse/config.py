@@ -62,6 +62,9 @@ class InverseConfig:
     world: Literal["objects", "tabletop", "tabletop-once", "tabletop-camera"] = "objects"
     """What stands on the table: one thing; crockery; crockery of which there is at most one of each
     kind; crockery seen from an unknown angle."""
+    meshes: str = ""
+    """A folder of meshes (OBJ or STL, in metres, z up; textures as PNG): things to use instead of
+    those that come along, each file a kind."""
     steps: int = 10_000
     """Optimiser steps."""
     seeds: int = 1
@@ -125,7 +128,5 @@ class InverseConfig:
         require(0 <= self.floor <= 1, f"floor must lie between 0 and 1, not {self.floor}")
         require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
-        ok = not self.rays or self.renderer != "opengl"
-        require(ok, "rays are for the renderer warp; opengl has none")
         ok = self.objective != "score" or self.samples >= 2
         require(ok, f"score needs samples of at least 2, not {self.samples}")

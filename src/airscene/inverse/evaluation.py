@@ -64,7 +64,7 @@ def count_key(problem: Problem) -> str:
 
 def overlapping(problem: Problem, truth: Slots) -> Bool[np.ndarray, " scenes"]:
     """Whether two things stand in one place: scenes are drawn without regard to that."""
-    radius = np.array([kind.radius for kind in problem.world.kinds])[np.asarray(truth.kind)]
+    radius = np.array([kind.radius for kind in problem.world.kinds])[truth.kind]
     places, there = np.asarray(truth.pose)[..., :2], np.asarray(truth.present) > 0
     gap = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
     touch = (gap < radius[:, :, None] + radius[:, None]) & there[:, :, None] & there[:, None]

@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from airscene.config import require
 from airscene.errors import AirsceneError
 from airscene.renderers import Slots
+from airscene.renderers.files import world_from_files
 from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, World
 
 
@@ -49,6 +52,8 @@ class Problem:
     """The camera's angle on its orbit, where it is unknown."""
     repeats: bool = True
     """Whether scenes can have two of a kind; if not, each slot has a kind of its own."""
+    meshes: str = ""
+    """The folder of the meshes, where they are not those that come along."""
 
     def __post_init__(self) -> None:
         require(self.slots >= 1, f"slots must be at least 1, not {self.slots}")
@@ -69,7 +74,7 @@ class Problem:
                 f"this model inverts a renderer of your own; only scenes of {names} can be drawn "
                 "and evaluated without it"
             )
-        return WORLDS[self.name]
+        return world_of(self.name, self.meshes)
 
     @property
     def steps(self) -> tuple[float, ...]:
@@ -118,11 +123,21 @@ WORLDS: dict[str, World] = {
 """What stands on the table. In `tabletop-once` there is at most one of each kind."""
 
 
-def make_problem(name: str) -> Problem:
-    """The problem with this name: the things of a world, each anywhere on the table."""
+@cache
+def world_of(name: str, meshes: str = "") -> World:
+    """The world with this name; with a folder of meshes, its things are these."""
     if name not in WORLDS:
         raise AirsceneError(f"no world {name!r}; there are {', '.join(WORLDS)}")
     world = WORLDS[name]
+    if not meshes:
+        return world
+    return replace(world, kinds=world_from_files(meshes).kinds)
+
+
+def make_problem(name: str, meshes: str = "") -> Problem:
+    """The problem with this name: the things of a world, each anywhere on the table."""
+    meshes = str(Path(meshes).resolve()) if meshes else ""
+    world = world_of(name, meshes)
     return Problem(
         name,
         kinds=tuple(kind.name for kind in world.kinds),
@@ -131,4 +146,5 @@ def make_problem(name: str) -> Problem:
         symmetries=tuple(kind.symmetry for kind in world.kinds),
         camera=ORBIT if world.orbit else None,
         repeats=not name.endswith("-once"),
+        meshes=meshes,
     )

@@ -1,6 +1,7 @@
 """Evaluation and report of a model that inverts a renderer."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ from airscene import checkpoint, figures, report
 from airscene import config as config_
 from airscene.checkpoint import finite
 from airscene.config import EVAL_SCENES, EVAL_SEED
+from airscene.errors import AirsceneError
 from airscene.inference import load
 from airscene.inverse import evaluation
 from airscene.inverse.inference import InversePredictor, infer_compiled
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood
+from airscene.inverse.problem import Problem, world_of
 from airscene.inverse.training import Pictures, make_pictures, render_all
 from airscene.presets import PRESETS
 from airscene.renderers import Renderer, Slots, box_average, make_renderer, resolved
-from airscene.renderers.world import RENDER_SIZE
+from airscene.renderers.world import RENDER_SIZE, World
 from airscene.runs import seeds_table
 from airscene.timing import seconds
 from airscene.training import pick
@@ -31,15 +34,35 @@ SHOWN = 20
 
 
 def evaluate_all(
-    served: InversePredictor, run: Any, seed: int = EVAL_SEED, scenes: int = EVAL_SCENES
+    served: InversePredictor,
+    run: Any,
+    seed: int = EVAL_SEED,
+    scenes: int = EVAL_SCENES,
+    meshes: str = "",
 ) -> dict[str, Any]:
-    """The served model's figures on held-out scenes, and those of all seeds of its run."""
-    renderer = make_renderer("auto", served.problem.world, RENDER_SIZE)
+    """The served model's figures on held-out scenes, and those of all seeds of its run.
+
+    meshes: a folder of meshes that take the place of the model's things, with shadows.
+    """
+    world = served.problem.world
+    if meshes:
+        world = other_things(served.problem, meshes)
+    renderer = make_renderer("opengl" if meshes else "auto", world, RENDER_SIZE)
     try:
         pictures = make_pictures(served.problem, renderer, scenes, ("test", seed))
         return finite(evaluate_on(served, run, pictures, renderer))
     finally:
         renderer.close()
+
+
+def other_things(problem: Problem, meshes: str) -> World:
+    """The problem's world with things from files, textures and shadows: nothing of training."""
+    world = world_of(problem.name, str(Path(meshes).resolve()))
+    names = tuple(kind.name for kind in world.kinds)
+    if names != problem.kinds:
+        found, wanted = ", ".join(names), ", ".join(problem.kinds)
+        raise AirsceneError(f"{meshes} has meshes of {found}; the model knows {wanted}")
+    return replace(world, shadows=True)
 
 
 def evaluate_on(
@@ -119,7 +142,8 @@ def report_run(run: Any) -> Path:
     checkpoint.write_text(run.path / "result.json", json.dumps(result, indent=2) + "\n")
     c = run.config
     facts = {
-        "Scenes": f"{', '.join(served.problem.kinds)} or nothing; {c.scenes:,} to train on",
+        "Scenes": f"up to {served.problem.slots} of {', '.join(served.problem.kinds)}; "
+        f"{c.scenes:,} to train on",
         "Training": f"{c.steps:,} steps of {c.batch} images, {c.objective}, "
         + (f"{c.seeds} seeds" if c.seeds > 1 else f"seed {c.seed}"),
         "Renderer": f"{resolved(c.renderer)}; {'central' if c.central else 'forward'} differences",
@@ -137,8 +161,9 @@ def report_run(run: Any) -> Path:
             figures.rows_of_images({"image": shown, "inferred": list(drawn / 255)}),
         ),
         "curves": (
-            "ELBO and presence on held-out scenes over training, one line per seed.",
-            figures.curves(run.metrics(), title="Presence accuracy"),
+            "ELBO and how often the number of things is right, on held-out scenes over training, "
+            "one line per seed.",
+            figures.curves(run.metrics(), title="Presence" if c.world == "objects" else "Counts"),
         ),
         "errors": (
             "Errors on held-out scenes: the share of things whose error is smaller.",

@@ -20,7 +20,7 @@ from airscene.inverse import objective
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood, Objective, Render
-from airscene.inverse.problem import WORLDS, Problem, make_problem
+from airscene.inverse.problem import Problem, make_problem
 from airscene.renderers import (
     Look,
     Renderer,
@@ -31,6 +31,7 @@ from airscene.renderers import (
 )
 from airscene.renderers.differences import differentiable
 from airscene.renderers.host import HostRenderer, clear_errors
+from airscene.renderers.world import World
 from airscene.training import CHUNK, adam, chunks
 
 RENDERED_AT_ONCE = 500
@@ -83,10 +84,14 @@ class InverseProgress(eqx.Module):
     """Every `eval_every` steps and at the end."""
 
 
-def renderer_for(config: InverseConfig) -> Renderer:
-    """The renderer of a configuration's world."""
-    world, size = WORLDS[config.world], config.model.likelihood_size
-    return make_renderer(config.renderer, world, size, config.rays)
+def problem_of(config: InverseConfig) -> Problem:
+    """What is unknown in the scenes of a configuration."""
+    return make_problem(config.world, config.meshes)
+
+
+def renderer_for(config: InverseConfig, world: World) -> Renderer:
+    """What renders a world as a configuration says."""
+    return make_renderer(config.renderer, world, config.model.likelihood_size, config.rays)
 
 
 def make_pictures(
@@ -99,9 +104,9 @@ def make_pictures(
 
 def randomised(pictures: Pictures, config: InverseConfig) -> Pictures:
     """The same scenes in random colours, sizes and lights; as they were, they are the targets."""
-    world, size = WORLDS[config.world].with_sizes(SIZES), config.model.likelihood_size
+    world = problem_of(config).world.with_sizes(SIZES)
     look = random_look(world, len(pictures), np.random.default_rng(config.data_seed))
-    with make_renderer(config.renderer, world, size, config.rays) as renderer:
+    with renderer_for(config, world) as renderer:
         images = render_all(renderer, pictures.truth, look)
     return Pictures(images, pictures.truth, pictures.images)
 
@@ -148,8 +153,8 @@ class InverseTrainer:
         problem: Problem | None = None,
     ):
         self.config = config
-        self.problem = problem or make_problem(config.world)
-        self.renderer = renderer or renderer_for(config)
+        self.problem = problem or problem_of(config)
+        self.renderer = renderer or renderer_for(config, self.problem.world)
         if self.renderer.channels != config.model.channels:
             raise AirsceneError(
                 f"the renderer's images have {self.renderer.channels} channels, not "
