@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,11 +20,12 @@ from airscene import AirsceneError, Parameter
 from airscene.inverse import evaluation, objective, optimise
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.inference import InversePredictor
-from airscene.inverse.model import InverseNetwork
+from airscene.inverse.model import InverseNetwork, PatchCore
 from airscene.inverse.objective import Likelihood
 from airscene.inverse.problem import Problem, make_problem
 from airscene.inverse.training import InverseTrainer, make_pictures, start
 from airscene.renderers import Renderer, Slots
+from airscene.renderers.differences import differentiable
 
 SIDE = 8
 PROBLEM = Problem(
@@ -52,6 +54,17 @@ class Blobs(Renderer):
 
 
 RENDERER = Blobs()
+
+
+class Seen(Blobs):
+    """The same from the side: the camera's angle moves everything to the left."""
+
+    def render(self, slots, look=None):
+        shift = slots.camera[:, None, None] * jnp.array([1.0, 0.0])
+        return super().render(Slots(slots.present, slots.kind, slots.pose - shift))
+
+
+MOVING = replace(PROBLEM, camera=Parameter("camera", 0.3, 0.01, 0.5))
 
 
 def network(seed=0, problem=PROBLEM):
@@ -96,17 +109,23 @@ def first_step(model, x):
     return model.step(model.core.prepare(model.seen(x)), *model.start(), None)
 
 
-def exact_elbo(model, x, key):
+def exact_elbo(model, x, key, renderer=RENDERER):
     """The ELBO of one image by writing out every case; the noise as `enumerated` draws it."""
-    omega, _ = first_step(model, x)
-    noise = jax.random.normal(jax.random.split(key, 4)[1], (1, 1, 2))[0, 0]
+    keys, z_camera, total = jax.random.split(key, 4), None, 0.0
+    camera = model.camera_angle(model.seen(x))
+    if camera is not None:
+        z_camera = camera.mean + camera.sd * jax.random.normal(keys[0], (1, 1))[0]
+        total -= jnp.sum((camera.mean**2 + camera.sd**2 - 1) / 2 - jnp.log(camera.sd))
+    angle = None if z_camera is None else 0.3 * z_camera
+    omega, _ = model.step(model.core.prepare(model.seen(x)), *model.start(), z_camera)
+    noise = jax.random.normal(keys[1], (1, 1, 2))[0, 0]
     pose = model.pose(omega.where.at(noise))[None, None]
     pi, alpha = jax.nn.sigmoid(omega.logit), PROBLEM.presence
-    total = (1 - pi) * (WIDE(x, jnp.zeros_like(x)) + jnp.log(1 - alpha) - jnp.log(1 - pi))
+    total += (1 - pi) * (WIDE(x, jnp.zeros_like(x)) + jnp.log(1 - alpha) - jnp.log(1 - pi))
     kl = jnp.sum((omega.where.mean**2 + omega.where.sd**2 - 1) / 2 - jnp.log(omega.where.sd))
     for k in range(2):
         q = jnp.exp(omega.log_kind[k])
-        y = RENDERER.render(Slots(jnp.ones((1, 1)), jnp.full((1, 1), k), pose))[0]
+        y = renderer.render(Slots(jnp.ones((1, 1)), jnp.full((1, 1), k), pose, angle))[0]
         inside = WIDE(x, y) + jnp.log(alpha / 2) - jnp.log(pi * q) - kl
         total += pi * q * inside
     return total
@@ -116,22 +135,57 @@ def flat(tree):
     return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def test_enumeration_gives_the_exact_elbo_and_an_unbiased_gradient(monkeypatch):
-    model, x, key = network(), images(scenes=1), jax.random.key(3)
-    found = objective.enumerated(model, x, x, key, RENDERER.render, WIDE)
-    np.testing.assert_allclose(found.value, exact_elbo(model, x[0], key), rtol=1e-5)
+@pytest.mark.parametrize(("problem", "renderer"), [(PROBLEM, RENDERER), (MOVING, Seen())])
+def test_enumeration_gives_the_exact_elbo_and_an_unbiased_gradient(monkeypatch, problem, renderer):
+    model, x, key = network(problem=problem), images(scenes=1), jax.random.key(3)
+    found = objective.enumerated(model, x, x, key, renderer.render, WIDE)
+    np.testing.assert_allclose(found.value, exact_elbo(model, x[0], key, renderer), rtol=1e-5)
 
-    # Its gradient follows one kind, drawn from q: weighted by q, the possible ones must give the
+    # Its gradient follows what was drawn from q: weighted by q, all that can be drawn must give the
     # exact gradient.
-    exact = flat(jax.grad(lambda m: -exact_elbo(m, x[0], key))(model))
-    omega, _ = first_step(model, x[0])
-    mixed = 0.0
-    for k in range(2):
-        drawn = lambda key, logits, k=k: jnp.full(logits.shape[:-1], k)  # noqa: E731
+    exact = flat(jax.grad(lambda m: -exact_elbo(m, x[0], key, renderer))(model))
+    _, q = model.best(x[0], jax.random.normal(jax.random.split(key, 4)[0], (1, 1))[0])
+    mixed, there = 0.0, jax.nn.sigmoid(q.logit[0])
+    for k, present in itertools.product(range(2), range(2)):
+        drawn = lambda *_, k=k: jnp.full((1, 1), k)  # noqa: E731
         monkeypatch.setattr(jax.random, "categorical", drawn)
-        loss = lambda m: objective.enumerated(m, x, x, key, RENDERER.render, WIDE).loss  # noqa: E731
-        mixed += jnp.exp(omega.log_kind[k]) * flat(jax.grad(loss)(model))
-    np.testing.assert_allclose(mixed, exact, rtol=2e-3, atol=1e-3)
+        monkeypatch.setattr(jax.random, "bernoulli", lambda *_, p=present: jnp.full((1, 1), p))
+        loss = lambda m: objective.enumerated(m, x, x, key, renderer.render, WIDE).loss  # noqa: E731
+        chance = jnp.exp(q.log_kind[0, k]) * (there if present else 1 - there)
+        mixed += chance * flat(jax.grad(loss)(model))
+    np.testing.assert_allclose(mixed, exact, rtol=3e-3, atol=2e-3)
+
+
+def test_the_camera_has_a_gradient_by_differences():
+    renderer, truth = Seen(), jax.tree.map(jnp.asarray, MOVING.sample(3, 0))
+    x = images(2)
+    steps = {"steps": MOVING.steps, "central": True, "camera_step": 0.01}
+    exact, gradient = (
+        jax.grad(lambda slots, r=render: jnp.sum((r(slots) - x) ** 2), allow_int=True)(truth)
+        for render in (renderer.render, differentiable(renderer.render, **steps))
+    )
+    np.testing.assert_allclose(gradient.camera, exact.camera, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(gradient.pose, exact.pose * truth.present[..., None], atol=1e-2)
+
+
+def test_score_function_knows_the_camera():
+    model, x = network(3, MOVING), images(2, scenes=2)
+    render = differentiable(Seen().render, MOVING.steps, True, 0.01)
+
+    def value_and_slope(objective_, **settings):
+        def one(key):
+            call = lambda m: objective_(m, x, x, key, render, WIDE, **settings)  # noqa: E731
+            return call(model).value, flat(jax.grad(lambda m: call(m).loss)(model))
+
+        values, slopes = jax.lax.map(one, jax.random.split(jax.random.key(1), 1_500), batch_size=50)
+        return values.mean(), slopes.mean(axis=0)
+
+    (a, slope_a), (b, slope_b) = (
+        value_and_slope(objective.scored, samples=4),
+        value_and_slope(objective.enumerated),
+    )
+    assert abs(a - b) < 0.5
+    assert slope_a @ slope_b / jnp.linalg.norm(slope_a) / jnp.linalg.norm(slope_b) > 0.95
 
 
 def test_score_function_agrees_with_enumeration_on_average():
@@ -213,6 +267,49 @@ def test_several_slots_by_enumerating_all_scenes(monkeypatch):
             value, gradient = value + chance * one, gradient + chance * flat(slope)
     np.testing.assert_allclose(value, exact(model), rtol=1e-5)
     np.testing.assert_allclose(gradient, flat(jax.grad(exact)(model)), rtol=5e-3, atol=3e-3)
+
+
+def test_empty_slots_keep_learning_where_something_might_be():
+    model, x, key = network(2), images(2, scenes=1), jax.random.key(0)
+    surely_not = model.core.head.bias.at[0].set(-20.0)  # type: ignore[union-attr]
+    model = eqx.tree_at(lambda m: m.core.head.bias, model, surely_not)
+
+    def slope(floor):
+        call = lambda m: objective.enumerated(m, x, x, key, RENDERER.render, WIDE, floor).loss  # noqa: E731
+        return jax.grad(call)(model).core.head.bias
+
+    parameters = slice(3, 5)  # the mean of the pose
+    assert (
+        jnp.abs(slope(0.0)[parameters]).max() < 1e-4 < 1e-2 < jnp.abs(slope(0.5)[parameters]).max()
+    )
+    np.testing.assert_allclose(slope(0.5)[parameters], slope(1.0)[parameters] / 2, rtol=1e-4)
+
+
+def test_patches_are_attended_to_one_after_the_other():
+    config = replace(CONFIG, patch=2, patch_features=8, context=1)
+    core = PatchCore(config, 3, 5, jax.random.key(0))
+    seen = jax.random.normal(jax.random.key(1), (SIDE, SIDE, 3))
+    prepared, taken, centres = core.prepare(seen), core.start(), []
+    for _ in range(3):
+        before = taken
+        omega, taken = core(prepared, taken, jnp.zeros(3))
+        assert omega.shape == (5,)
+        weight = np.asarray(taken - before)
+        assert weight.sum() == pytest.approx(1, abs=1e-5)  # one place, and its neighbours
+        rows, columns = np.nonzero(weight > 1e-9)
+        assert np.ptp(rows) <= 2 and np.ptp(columns) <= 2
+        centres.append(int(weight.argmax()))
+    assert len(set(centres)) == 3  # what is taken is not taken again
+
+
+def test_a_patch_is_seen_alike_wherever_it_is():
+    config = replace(CONFIG, patch=2, patch_features=8, context=1)
+    core = PatchCore(config, 3, 5, jax.random.key(0))
+    image = np.zeros((SIDE, SIDE, 3), np.float32)
+    image[2:4, 2:4] = 1
+    one = core.prepare(jnp.asarray(image))
+    other = core.prepare(jnp.asarray(np.roll(image, 2, axis=1)))
+    np.testing.assert_allclose(one[:, :-1][1, 1], other[1, 2], rtol=1e-5)
 
 
 def test_several_slots_are_sampled_one_after_the_other():
@@ -320,6 +417,51 @@ def test_training_learns_blobs_and_narrows_the_likelihood():
     assert np.mean(slots.present == held_out.truth.present) > 0.95
     assert np.mean(slots.kind[there] == held_out.truth.kind[there]) > 0.95
     assert np.median(np.abs(slots.pose - held_out.truth.pose)[there]) < 0.1
+
+
+class Discs(Blobs):
+    """Discs that hide one another, the later ones in front: red ones small, green ones large."""
+
+    size = 16
+
+    def render(self, slots, look=None):
+        at = jnp.asarray((2 * np.arange(16) + 1) / 16 - 1)
+        gap = (at[:, None] - slots.pose[..., 1, None, None]) ** 2
+        gap += (at - slots.pose[..., 0, None, None]) ** 2  # (batch, slots, rows, columns)
+        radius = jnp.array([0.18, 0.3])[slots.kind][..., None, None]
+        inside = jax.nn.sigmoid((radius - jnp.sqrt(gap + 1e-6)) / 0.04)
+        image = jnp.full((len(gap), 16, 16, 3), 0.2)
+        for i in range(gap.shape[1]):
+            there = (inside[:, i] * slots.present[:, i, None, None])[..., None]
+            colour = jnp.array([[0.9, 0.1, 0.1], [0.1, 0.8, 0.2]])[slots.kind[:, i]]
+            image = image * (1 - there) + there * colour[:, None, None]
+        return image
+
+
+def test_training_learns_to_find_several_things():
+    """Two slots on one network: who is where, of what kind, and whether there is a second."""
+    problem = replace(
+        PROBLEM,
+        parameters=(Parameter("x", 0.5, 0.03, 0.8), Parameter("y", 0.5, 0.03, 0.8)),
+        slots=2,
+        presence=0.5,
+    )
+    config = InverseConfig(
+        steps=700, eval_every=700, batch=32, anneal=450, warmup=50, learning_rate=3e-3, scenes=4_000,
+        sigma_start=0.3, blur_start=6.0, temperature=30.0, bonus=5.0, cost=10.0, floor=0.5,
+        model=NetworkConfig(
+            hidden=32, input_size=16, likelihood_size=16, patch=4, patch_features=16, context=1
+        ),
+    )  # fmt: skip
+    shown = make_pictures(problem, Discs(), config.scenes, ("train", 0))
+    held_out = make_pictures(problem, Discs(), 500, ("look", 0))
+    (*_, last) = InverseTrainer(config, Discs(), problem).train(shown, held_out)
+    assert last.look is not None
+    found = jax.tree.map(lambda a: np.asarray(a[0]), last.look.slots)
+    figures = evaluation.measures(problem, found, held_out.truth)
+    assert figures["count_accuracy"] > 0.9
+    assert figures["identity_accuracy"] > 0.95
+    assert figures["position_cm_median"] < 6  # hundredths of half the image's side
 
 
 def test_seeds_at_once_equal_seeds_alone():

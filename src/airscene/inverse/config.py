@@ -93,7 +93,7 @@ class InverseConfig:
     renderer: Literal["auto", "opengl", "warp"] = "auto"
     """MuJoCo's OpenGL in processes, or MuJoCo Warp in the program; auto: Warp on a GPU."""
     rays: int = 0
-    """warp: rays a pixel along each axis (0: as many as make up 128 pixels)."""
+    """Rays a pixel along each axis; opengl: pixels that are averaged (0: so many as make 128)."""
     central: bool = True
     """score: central finite differences. Forward ones (the paper's) cost half as many renders, but
     push every parameter upwards: angles drift away (see docs/objects.md)."""

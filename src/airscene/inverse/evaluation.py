@@ -40,12 +40,14 @@ def errors(problem: Problem, found: Slots, truth: Slots) -> dict[str, np.ndarray
     truth = _numpy(truth)
     there = truth.present > 0
     seen = (found.present > 0) & there
-    yaw, true = found.pose[..., 2], truth.pose[..., 2]
-    kinds = np.array(problem.symmetries)[truth.kind]
-    angle = np.select(
-        [kinds == s for s in set(problem.symmetries)],
-        [angle_error(yaw, true, s) for s in set(problem.symmetries)],
-    )
+    names, angle = [p.name for p in problem.parameters], np.zeros(there.shape)
+    if "yaw" in names:
+        yaw, true = (s.pose[..., names.index("yaw")] for s in (found, truth))
+        kinds = np.array(problem.symmetries)[truth.kind]
+        angle = np.select(
+            [kinds == s for s in set(problem.symmetries)],
+            [angle_error(yaw, true, s) for s in set(problem.symmetries)],
+        )
     gap = found.pose[..., :2] - truth.pose[..., :2]
     return {
         "there": there,

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from airscene.errors import AirsceneError
-from airscene.renderers.world import World
+from airscene.renderers.world import RENDER_SIZE, World
 
 
 class Slots(eqx.Module):
@@ -138,13 +138,14 @@ class Renderer(ABC):
 def make_renderer(name: str, world: World, size: int, rays: int = 0) -> Renderer:
     """`opengl` or `warp`; `auto` is Warp where JAX has a GPU, else OpenGL.
 
-    rays: for Warp, rays a pixel along each axis; 0 for as many as make up 128 pixels.
+    rays: rays a pixel along each axis (OpenGL: pixels that are averaged); 0 for as many as make up
+    128 pixels.
     """
     name = resolved(name)
     if name == "opengl":
         from airscene.renderers.opengl import OpenGL
 
-        return OpenGL(world, size)
+        return OpenGL(world, size, frame_size=size * rays or RENDER_SIZE)
     if name == "warp":
         from airscene.renderers.warp import Warp
 
