@@ -447,7 +447,8 @@ def test_training_learns_to_find_several_things():
         presence=0.5,
     )
     config = InverseConfig(
-        steps=700, eval_every=700, batch=32, anneal=450, warmup=50, learning_rate=3e-3, scenes=4_000,
+        steps=700, eval_every=700, batch=32, anneal=450, warmup=50, learning_rate=3e-3,
+        scenes=4_000,
         sigma_start=0.3, blur_start=6.0, temperature=30.0, bonus=5.0, cost=10.0, floor=0.5,
         model=NetworkConfig(
             hidden=32, input_size=16, likelihood_size=16, patch=4, patch_features=16, context=1
@@ -506,6 +507,7 @@ def test_named_seeds_differ_and_repeat():
         ({"sigma": 0.0}, "sigma must be positive"),
         ({"likelihood_size": 48}, "likelihood-size must be"),
         ({"hidden": 0}, "hidden must be at least 1"),
+        ({"patch": 5}, "patches of 5 pixels do not tile 32"),
     ],
 )
 def test_wrong_settings_are_told(settings, message):

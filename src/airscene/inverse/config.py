@@ -49,7 +49,10 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         require_positive(self, "sigma", "blur", "most_sd")
         require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
-        require_at_least(self, 1, "hidden", "input_size")
+        require_at_least(self, 1, "hidden", "input_size", "patch_features")
+        require_not_negative(self, "patch", "context")
+        tiled = not self.patch or self.input_size % self.patch == 0
+        require(tiled, f"patches of {self.patch} pixels do not tile {self.input_size}")
         size = self.likelihood_size
         ok = size >= 1 and size % self.input_size == 0 and 128 % size == 0
         require(ok, f"likelihood-size must be 32, 64 or 128, not below input-size; not {size}")
