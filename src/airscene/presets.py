@@ -5,7 +5,7 @@ from typing import Any
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.errors import AirsceneError
-from airscene.inverse.config import InverseConfig, NetworkConfig
+from airscene.inverse.config import SEVERAL, InverseConfig, NetworkConfig
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,10 @@ TABLETOP = InverseConfig(
     world="tabletop",
     steps=12_000,
     batch=64,
-    learning_rate=1e-3,
     anneal=8_000,
-    temperature=30.0,
-    bonus=5.0,
-    cost=10.0,
-    floor=0.5,
     rays=2,
     scenes=60_000,
+    **SEVERAL,
     model=NetworkConfig(level=True, patch=4, hidden=256),
 )
 """Several things: patches instead of the whole image, and a hot start (see docs/objects.md)."""

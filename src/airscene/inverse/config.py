@@ -1,7 +1,7 @@
 """Settings of inverse graphics."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from airscene.config import require, require_at_least, require_not_negative, require_positive
 
@@ -133,3 +133,13 @@ class InverseConfig:
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
         ok = self.objective != "score" or self.samples >= 2
         require(ok, f"score needs samples of at least 2, not {self.samples}")
+
+
+SEVERAL: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "temperature": 30.0,
+    "bonus": 5.0,
+    "cost": 10.0,
+    "floor": 0.5,
+}
+"""What finding several things takes, beside patches: a hot start."""

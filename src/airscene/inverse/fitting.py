@@ -9,12 +9,15 @@ from airscene import training
 from airscene.config import configured
 from airscene.errors import AirsceneError
 from airscene.fitting import as_uint8
-from airscene.inverse.config import InverseConfig, NetworkConfig
+from airscene.inverse.config import SEVERAL, InverseConfig, NetworkConfig
 from airscene.inverse.inference import InversePredictor
 from airscene.inverse.problem import Parameter, Problem
 from airscene.inverse.training import InverseTrainer, Pictures, make_pictures
 from airscene.renderers import Renderer, box_average
 from airscene.renderers.function import Function
+
+PATCH = 4
+"""Pixels of the patches in which several things are looked for."""
 
 
 def invert(
@@ -41,10 +44,9 @@ def invert(
     """
     problem = Problem(name, tuple(kinds), tuple(parameters), slots, presence)
     renderer = draw if isinstance(draw, Renderer) else _as_renderer(draw, problem)
-    objective = "enumerate" if slots == 1 else "score"
-    size, channels = renderer.size, renderer.channels
-    network = NetworkConfig(channels=channels, likelihood_size=size)
-    start = InverseConfig(objective=objective, steps=3_000, batch=32, model=network)
+    patch, more = (PATCH, SEVERAL) if slots > 1 else (0, {})
+    network = NetworkConfig(channels=renderer.channels, likelihood_size=renderer.size, patch=patch)
+    start = InverseConfig(steps=3_000, batch=32, model=network, **more)
     fixed = ("world", "renderer", "rays", "channels", "likelihood_size")
     config = configured(start, settings, fixed, by="renderer")
     if images is not None and config.objective == "supervised":
