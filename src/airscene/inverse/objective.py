@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from airscene.inverse.model import InverseNetwork, stacked
+from airscene.inverse.model import InverseNetwork, Omega, stacked
 from airscene.inverse.problem import Problem
 from airscene.renderers import Slots
 
@@ -78,50 +78,56 @@ def enumerated(
     there, of the kind that was drawn; it counts as much as it is probable that something is there,
     and at least `floor`, so that empty slots keep learning where something might be.
     """
-    problem = model.problem
-    n, kinds, sure = problem.slots, len(problem.kinds), problem.presence == 1
-    keys = jax.random.split(key, 4)
-    noise = jax.random.normal(keys[0], (len(x), 1))
-    best, q = jax.vmap(model.best)(x, noise)
+    problem, keys = model.problem, jax.random.split(key, 4)
+    best, q = jax.vmap(model.best)(x, jax.random.normal(keys[0], (len(x), 1)))
     pose = model.pose(q.where.at(jax.random.normal(keys[1], q.where.mean.shape)))
-    drawn = jax.lax.stop_gradient(
-        Slots(
-            present=jnp.ones_like(q.logit)
-            if sure
-            else jax.random.bernoulli(keys[3], jax.nn.sigmoid(q.logit)).astype(jnp.float32),
-            kind=jax.random.categorical(keys[2], q.log_kind).astype(jnp.int32),
-            pose=pose,
-            camera=best.camera,
-        )
-    )
-    scenes = [_cases(drawn, kinds), *([_moved(drawn, problem)] if gradient else [])]
+    kind = jax.random.categorical(keys[2], q.log_kind).astype(jnp.int32)
+    present = jnp.ones_like(q.logit)
+    if problem.presence < 1:
+        present = jax.random.bernoulli(keys[3], jax.nn.sigmoid(q.logit)).astype(jnp.float32)
+    drawn = jax.lax.stop_gradient(Slots(present, kind, pose, best.camera))
+    scenes = [_cases(drawn, problem), *([_moved(drawn, problem)] if gradient else [])]
+    log_lik = _log_likelihoods(scenes, y, render, likelihood)
+    slopes, turn = _slopes(log_lik[1], problem) if gradient else (0.0, None)
+    ahead = jnp.sum(slopes * _only_gradient(pose), axis=-1)
+    elbo = _elbo(q, problem, log_lik[0], ahead, likelihood, floor)
+    if turn is not None and best.camera is not None:
+        elbo += turn * _only_gradient(best.camera)
+    return Objective(-jnp.mean(elbo), jnp.mean(elbo))
+
+
+def _log_likelihoods(
+    scenes: list[Slots], y: Images, render: Render, likelihood: Likelihood
+) -> list[Array]:
+    """Of several kinds of scenes of every image, (batch, scenes) each: rendered in one go."""
     together = jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *scenes)
     flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), together)
     images = jax.lax.stop_gradient(render(flat)).reshape(len(y), -1, *y.shape[1:])
-    log_lik = likelihood(y[:, None], images)
-    cases = log_lik[:, : n * (kinds + 1)].reshape(len(x), n, kinds + 1)
-    log_yes, log_no = jax.nn.log_sigmoid(q.logit), jax.nn.log_sigmoid(-q.logit)
-    if sure:
-        log_yes, log_no = jnp.zeros_like(log_yes), jnp.full_like(log_no, -jnp.inf)
-    yes, no, q_kind = jnp.exp(log_yes), jnp.exp(log_no), jnp.exp(q.log_kind)
-    hot, held = likelihood.temperature, jax.lax.stop_gradient
-    with_it = jnp.sum(q_kind * cases[..., 1:], axis=-1) + likelihood.bonus  # (images, slots)
+    sizes = [s.present.shape[1] for s in scenes[:-1]]
+    return jnp.split(likelihood(y[:, None], images), np.cumsum(sizes), axis=1)
+
+
+def _elbo(
+    q: Omega, problem: Problem, cases: Array, ahead: Array, likelihood: Likelihood, floor: float
+) -> Float[Array, " batch"]:
+    """The ELBO of each image, given the log-likelihoods of all cases; `ahead` is all gradient."""
+    hot, held, kinds = likelihood.temperature, jax.lax.stop_gradient, len(problem.kinds)
+    cases = cases.reshape(len(cases), problem.slots, kinds + 1)
+    yes, log_yes, q_kind = jnp.ones_like(q.logit), jnp.zeros_like(q.logit), jnp.exp(q.log_kind)
+    if problem.presence < 1:
+        yes, log_yes = jax.nn.sigmoid(q.logit), jax.nn.log_sigmoid(q.logit)
+    with_it = jnp.sum(q_kind * cases[..., 1:], axis=-1) + likelihood.bonus  # (batch, slots)
     kl = hot * jnp.sum(q_kind * (q.log_kind + np.log(kinds)), axis=-1) + q.where.kl()
-    slopes, turn = _slopes(log_lik[:, n * (kinds + 1) :], problem) if gradient else (0.0, None)
-    inside = with_it - kl + jnp.sum(slopes * _only_gradient(pose), axis=-1)
+    inside, expected = with_it - kl + ahead, yes * with_it
     elbo = yes * (held(inside) - hot * (log_yes - np.log(problem.presence)))
     elbo += jnp.maximum(held(yes), floor) * _only_gradient(inside)
-    expected = yes * with_it
-    if not sure:
+    if problem.presence < 1:
+        no, log_no = jax.nn.sigmoid(-q.logit), jax.nn.log_sigmoid(-q.logit)
         elbo += no * (cases[..., 0] - hot * (log_no - np.log1p(-problem.presence)))
         expected += no * cases[..., 0]
     # Every slot's sum estimates the same likelihood: each has its gradient, but it counts once.
     elbo = jnp.sum(elbo - held(expected), axis=1) + jnp.mean(held(expected), axis=1)
-    if q.camera is not None:
-        elbo -= q.camera.kl()
-    if turn is not None and best.camera is not None:
-        elbo += turn * _only_gradient(best.camera)
-    return Objective(-jnp.mean(elbo), jnp.mean(elbo))
+    return elbo if q.camera is None else elbo - q.camera.kl()
 
 
 def _only_gradient(value: Array) -> Array:
@@ -129,9 +135,9 @@ def _only_gradient(value: Array) -> Array:
     return value - jax.lax.stop_gradient(value)
 
 
-def _cases(drawn: Slots, kinds: int) -> Slots:
+def _cases(drawn: Slots, problem: Problem) -> Slots:
     """Scenes in which each slot in turn is empty, then of each kind: an axis after the batch's."""
-    n = drawn.present.shape[1]
+    n, kinds = problem.slots, len(problem.kinds)
     turn = jnp.repeat(jnp.eye(n, dtype=bool), kinds + 1, axis=0)  # (scenes, slots)
     case = jnp.tile(jnp.arange(kinds + 1), n)[:, None]
     wide = _repeated(drawn, len(turn))
