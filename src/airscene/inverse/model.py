@@ -1,8 +1,10 @@
-"""The inference network of appendix I: a plain recurrent network, run for a fixed number of steps.
+"""The inference network (appendix I): run for a fixed number of steps, a slot each.
 
 (omega_pres, omega_what, omega_where, h)^i = R(x, z^{i-1}, h^{i-1}): a Bernoulli for the presence,
-a categorical for the kind, a Gaussian for the pose of slot i. Poses are standardised here: z_where
-has the prior Normal(0, 1), and pose = sd * z_where in the parameter's own units.
+a categorical for the kind, a Gaussian for the pose of slot i. R is a core: `WholeCore` is the
+paper's recurrent network, `PatchCore` attends to one patch of the image after the other. Where the
+camera moves, a network of its own says where it is, and every step is told. Poses are standardised
+here: z_where has the prior Normal(0, 1), and pose = sd * z_where in the parameter's own units.
 """
 
 from typing import Any
