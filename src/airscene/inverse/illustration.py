@@ -37,7 +37,7 @@ def from_above(world: World, truth: Slots, guess: Slots) -> np.ndarray:
     if not world.orbit:
         view = _looking((0.0, -1.5, 4.4), at=(0.0, 0.0, 0.0), fovy=12.0)
         return _picture(world, truth, guess, view, [])
-    view = _looking((0.0, -0.8, 4.8), at=(0.0, -0.2, 0.0), fovy=17.0)
+    view = _looking((0.0, -0.8, 4.8), at=(0.0, -0.2, 0.0), fovy=17.6)
     cameras = [
         _camera(world.camera, truth.camera, AHEAD),
         _camera(world.camera, guess.camera, AHEAD, RED, RED, LARGER),
