@@ -83,7 +83,10 @@ def test_a_level_network_sees_through_brightness_and_contrast():
         config = replace(CONFIG, level=level)
         model = InverseNetwork(PROBLEM, config, usual, jax.random.key(0))
         empty, thing = usual, usual + images(2)[0]
-        same = [model.core.prepare(model.seen(x)) for x in (empty, 0.9 * empty + 0.05, thing, thing + 0.05)]
+        same = [
+            model.core.prepare(model.seen(x))
+            for x in (empty, 0.9 * empty + 0.05, thing, thing + 0.05)
+        ]
         as_before = [np.allclose(same[i], same[i + 1], atol=1e-2) for i in (0, 2)]
         assert as_before == [level, level]
         assert not np.allclose(same[0], same[2], atol=1e-1)

@@ -407,7 +407,8 @@ def steps_on_the_table(
     """
     steps = used.shape[1]
     figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
-    *maps, bars = figure.subplots(1, steps + 1, width_ratios=[1] * steps + [1.6])
+    grid = figure.subplots(1, steps + 1, squeeze=False, width_ratios=[1] * steps + [1.6])
+    *maps, bars = grid[0]
     middle = TABLE_CM / 2
     cm = middle + 100 * places * [1, -1]  # from the corner at the far left
     for step, axes in enumerate(maps):

@@ -1,8 +1,8 @@
 """Inverting a 3D renderer: crockery on a table (figure 6 e to h, figures 7 and 15, appendix I).
 
 Trains AIR and the supervised baseline where things of a kind repeat and where they do not, AIR with
-a camera that moves, and AIR on pictures with random looks; measures all seeds on held-out scenes, on
-other lights and on scanned meshes; and writes tables (CSV).
+a camera that moves, and AIR on pictures with random looks; measures all seeds on held-out scenes,
+in another light and on scanned meshes; and writes tables (CSV).
 """
 
 import os
@@ -58,6 +58,7 @@ MEASURES = {
 }
 SEEN = tuple(MEASURES)[:4]
 """Those that need no drawing, and no camera that moves."""
+CURVES = ("elbo", "count_accuracy")
 WORLD_NAMES = {"tabletop": "kinds repeat", "tabletop-once": "each kind at most once"}
 SHADOWS = replace(
     TABLETOP,
@@ -81,7 +82,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(test_scenes=200, above=3)
+QUICK = Size(test_scenes=200, above=4)
 SMALL = {"steps": 4, "eval_every": 2, "batch": 2, "scenes": 100}
 
 
@@ -169,9 +170,6 @@ class Trained:
         return self.network.problem
 
 
-CURVES = ("elbo", "count_accuracy")
-
-
 def measure(out: Path, models: dict[str, Trained], size: Size, console: Console) -> Page:
     """Write the tables and draw the figures of all models that are there."""
     shown: dict[str, tuple[str, Any]] = {}
@@ -181,16 +179,20 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
             for name, model in models.items():
                 accuracy += measured(name, model, *worlds[model.problem.name])
         with console.status("drawing"):
-            shown |= reconstructions(models, worlds, size)
-            shown |= montage(models, worlds, size)
-    pictures = worlds["tabletop"][0]
+            guesses = {
+                name: results.best_guesses(m.network, worlds[m.problem.name][0].images)
+                for name, m in models.items()
+            }
+            shown |= reconstructions(guesses, worlds, size)
+            shown |= montage(guesses, worlds, size)
+    pictures, air = worlds["tabletop"][0], models["air"]
     with console.status("following the steps"):
         steps = [
             {"seed": seed, **row}
-            for seed, network in enumerate(models["air"].networks)
-            for row in policy(network.problem, results.best_guesses(network, pictures.images))
+            for seed, network in enumerate(air.networks)
+            for row in policy(air.problem, results.best_guesses(network, pictures.images))
         ]
-        shown["policy"] = policy_figure(models["air"], pictures, steps)
+        shown["policy"] = policy_figure(air, guesses["air"], steps)
     curves = [{"model": name, **row} for name, model in models.items() for row in model.curve]
     if curves:
         shown["worlds"] = worlds_figure(models)
@@ -214,17 +216,17 @@ def scenes_of(
     models: dict[str, Trained], size: Size, console: Console
 ) -> Iterator[dict[str, tuple[Pictures, Renderer]]]:
     """Held-out scenes of every world that the models know, and what renders them."""
-    renderers: dict[int, Renderer] = {}
+    renderers: dict[World, Renderer] = {}  # two of the worlds share a table
     made = {}
     try:
         with console.status("rendering held-out scenes"):
             for problem in {m.problem.name: m.problem for m in models.values()}.values():
-                key = id(problem.world)  # two of them share a table
-                if key not in renderers:
-                    renderers[key] = make_renderer("auto", problem.world, RENDER_SIZE)
+                world = problem.world
+                if world not in renderers:
+                    renderers[world] = make_renderer("auto", world, RENDER_SIZE)
                 seed = ("test", EVAL_SEED)
-                pictures = make_pictures(problem, renderers[key], size.test_scenes, seed)
-                made[problem.name] = pictures, renderers[key]
+                pictures = make_pictures(problem, renderers[world], size.test_scenes, seed)
+                made[problem.name] = pictures, renderers[world]
         yield made
     finally:
         for renderer in renderers.values():
@@ -323,7 +325,8 @@ def transferred(
     others = {"another light, shadows": SHADOWS}
     others |= {"scanned things, shadows": scanned} if scanned else {}
     networks = {k: models[k] for k in ("air", "randomised") if k in models}
-    rows, images, drawn = [], [], {LABELS[name]: [] for name in networks}
+    short = {"air": "AIR", "randomised": "random looks"}
+    rows, images, drawn = [], [], {short[name]: [] for name in networks}
     with OpenGL(TABLETOP, RENDER_SIZE) as plain:
         for label, world in others.items():
             with OpenGL(world, RENDER_SIZE) as renderer:
@@ -337,7 +340,7 @@ def transferred(
                     row = {"pictures": label, "model": name, "seed": seed}
                     rows.append(row | {k: right[k] for k in SEEN})
                     if seed == model.best:
-                        drawn[LABELS[name]] += list(render_all(plain, _take(found, some)) / 255)
+                        drawn[short[name]] += list(render_all(plain, _take(found, some)) / 255)
     scans = (
         "Right half: scanned, textured things."
         if scanned
@@ -362,46 +365,39 @@ def interesting(pictures: Pictures, number: int) -> np.ndarray:
 
 
 def reconstructions(
-    models: dict[str, Trained], worlds: dict[str, tuple[Pictures, Renderer]], size: Size
+    guesses: dict[str, Slots], worlds: dict[str, tuple[Pictures, Renderer]], size: Size
 ) -> dict[str, tuple[str, Any]]:
     """Images, and what was inferred from them, rendered again (figure 6 e to h, figure 15)."""
-    pictures, renderer = worlds["tabletop"]
-    rows, _ = _drawn_again(models, ("air", "supervised"), pictures, renderer, size)
+
+    def rows(world: str, names: Sequence[str]) -> tuple[dict[str, list[np.ndarray]], np.ndarray]:
+        pictures, renderer = worlds[world]
+        some = interesting(pictures, size.shown)
+        drawn = {
+            LABELS[name].split(",")[0]: list(render_all(renderer, _take(guesses[name], some)) / 255)
+            for name in names
+            if name in guesses
+        }
+        return {"image": list(pictures.images[some] / 255), **drawn}, some
+
+    both, _ = rows("tabletop", ("air", "supervised"))
     fixed = (
         "Held-out images; what AIR infers, never having seen a label"
-        + "; what the same network infers that was trained on the labels" * (len(rows) > 2)
+        + "; what the same network infers that was trained on the labels" * ("supervised" in both)
         + ". All rendered again from the parameters. Of each network, the seed with the best ELBO.",
-        figures.rows_of_images(rows),
+        figures.rows_of_images(both),
     )
-    pictures, renderer = worlds["tabletop-camera"]
-    rows, found = _drawn_again(models, ("camera",), pictures, renderer, size)
-    some = interesting(pictures, size.shown)
+    pair, some = rows("tabletop-camera", ("camera",))
+    angles = worlds["tabletop-camera"][0].truth.camera, guesses["camera"].camera
     notes = {
-        "image": [_degrees(a) for a in np.asarray(pictures.truth.camera)[some]],
-        LABELS["camera"]: [_degrees(a) for a in np.asarray(found.camera)],
+        label: [_degrees(a) for a in np.asarray(every)[some]]
+        for label, every in zip(pair, angles, strict=True)
     }
     moving = (
         "The camera's place is unknown as well: held-out images, and what AIR infers from them, "
         "rendered again from the inferred angle. Below, the camera's angle: true, and inferred.",
-        figures.rows_of_images(rows, notes=notes),
+        figures.rows_of_images(pair, notes=notes),
     )
     return {"figure6": fixed, "figure15": moving}
-
-
-def _drawn_again(
-    models: dict[str, Trained],
-    names: Sequence[str],
-    pictures: Pictures,
-    renderer: Renderer,
-    size: Size,
-) -> tuple[dict[str, list[np.ndarray]], Slots]:
-    """Rows of images, the true ones first; and the inferences of the last model."""
-    some = interesting(pictures, size.shown)
-    rows, found = {"image": list(pictures.images[some] / 255)}, pictures.truth
-    for name in (name for name in names if name in models):
-        found = results.best_guesses(models[name].network, pictures.images[some])
-        rows[LABELS[name]] = list(render_all(renderer, found) / 255)
-    return rows, found
 
 
 def _degrees(radians: float) -> str:
@@ -409,18 +405,15 @@ def _degrees(radians: float) -> str:
 
 
 def montage(
-    models: dict[str, Trained], worlds: dict[str, tuple[Pictures, Renderer]], size: Size
+    guesses: dict[str, Slots], worlds: dict[str, tuple[Pictures, Renderer]], size: Size
 ) -> dict[str, tuple[str, Any]]:
     """Scenes from above (figure 7, left)."""
     rows = {}
-    for name, label in (("air", "fixed camera"), ("camera", "moving camera")):
-        problem, pictures = models[name].problem, worlds[models[name].problem.name][0]
-        some = interesting(pictures, size.above)
-        found = results.best_guesses(models[name].network, pictures.images[some])
-        truth = _take(pictures.truth, some)
-        rows[label] = [
-            from_above(WORLDS[problem.name], _take(truth, i), _take(found, i))
-            for i in range(len(some))
+    for name, world in (("air", "tabletop"), ("camera", "tabletop-camera")):
+        pictures = worlds[world][0]
+        rows["moving camera" if name == "camera" else "fixed camera"] = [
+            from_above(WORLDS[world], _take(pictures.truth, i), _take(guesses[name], i))
+            for i in interesting(pictures, size.above)
         ]
     caption = (
         "Held-out scenes from above: what is there in its own colours, what AIR infers over it in "
@@ -430,9 +423,8 @@ def montage(
     return {"montage": (caption, plots.montage(rows))}
 
 
-def policy_figure(model: Trained, pictures: Pictures, steps: list[Row]) -> tuple[str, Any]:
+def policy_figure(model: Trained, found: Slots, steps: list[Row]) -> tuple[str, Any]:
     """What each step of the best seed looks for (figure 7, right)."""
-    found = results.best_guesses(model.network, pictures.images)
     mine = next(row for row in steps if row["seed"] == model.best)
     caption = (
         "The policy of AIR's seed with the best ELBO. Left: where on the table, seen from above, "
