@@ -46,6 +46,8 @@ LABELS = {
     "camera": "AIR, moving camera",
     "randomised": "AIR, random looks",
 }
+BASELINE = ("air", "supervised", "air-once", "supervised-once")
+"""AIR, and what it is compared with."""
 BUNDLED = {"air": "tabletop", "camera": "tabletop-camera"}
 """What models of which names may come along."""
 MEASURES = {
@@ -400,7 +402,7 @@ def reconstructions(
     return {"figure6": fixed, "figure15": moving}
 
 
-def _degrees(radians: float) -> str:
+def _degrees(radians: Any) -> str:
     return f"{np.degrees(radians):.0f}\N{DEGREE SIGN}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -440,11 +442,9 @@ def policy_figure(model: Trained, found: Slots, steps: list[Row]) -> tuple[str, 
 def worlds_figure(models: dict[str, Trained]) -> tuple[str, Any]:
     """Training where kinds repeat, and where they do not (figure 7, middle)."""
     tasks = {
-        label: {LABELS[k]: m.curve for k, m in models.items() if k in ours}
-        for label, ours in {
-            WORLD_NAMES["tabletop"]: ("air", "supervised"),
-            WORLD_NAMES["tabletop-once"]: ("air-once", "supervised-once"),
-        }.items()
+        label: {LABELS[k]: m.curve for k, m in models.items() if k in BASELINE and k in mine}
+        for world, label in WORLD_NAMES.items()
+        if (mine := [k for k, m in models.items() if m.problem.name == world])
     }
     caption = (
         "AIR, which sees no labels, and the same network trained on labels: ELBO and counts on "
@@ -472,7 +472,7 @@ def worlds_table(rows: list[Row], models: dict[str, Trained]) -> list[list[str]]
     """The end of training, a line for each world and model."""
     keys = ("count_accuracy", "count_accuracy_clear", "identity_accuracy", "log_likelihood_32")
     lines = [["scenes", "model", *(MEASURES[k][0] for k in keys), "ELBO"]]
-    for name in ("air", "supervised", "air-once", "supervised-once"):
+    for name in (name for name in BASELINE if name in models):
         mine, curve = [row for row in rows if row["model"] == name], models[name].curve
         last = [row["elbo"] for row in curve if row["step"] == curve[-1]["step"]]
         elbo = spread([float("nan") if e is None else e for e in last], 0)
