@@ -80,8 +80,8 @@ def test_from_run_to_page(gl, tmp_path: Path, monkeypatch, capsys) -> None:
     assert {(r["model"], r["step"]) for r in curves} == {(k, s) for k in made for s in "12"}
     assert all(np.isfinite(float(row["elbo"])) for row in curves)
     capsys.readouterr()
-    monkeypatch.setattr(tabletop, "measure", lambda out, models, *_: list(models))
-    assert tabletop.run(tmp_path, 1, False, Console()) == list(made)
+    monkeypatch.setattr(tabletop, "measure", lambda *_: page)
+    assert tabletop.run(tmp_path, 1, False, Console()) is page
     assert capsys.readouterr().out.count("is trained already") == len(made)
 
 
@@ -192,16 +192,25 @@ def test_the_shares_of_kinds_by_step() -> None:
 
 
 @pytest.mark.parametrize("by", ["kind", "place"])
-def test_policies_by_kind_and_by_place_are_told_apart(by: str) -> None:
+def test_orders_by_kind_and_by_place_are_told_apart(by: str) -> None:
     rng = np.random.default_rng(0)
-    present = np.ones((3_000, 3), int)
-    order, other = np.tile([0, 1, 2], (3_000, 1)), rng.integers(0, 3, (3_000, 3))
-    kind, place = (order, other) if by == "kind" else (other, order)
-    found = slots(present.tolist(), kind.tolist(), (0.25 * (place - 1)).tolist())
-    row = tabletop.policy(make_problem("tabletop"), found)[0]
-    told = {"kind": row["told by the kind"], "place": row["told by the place"]}
-    assert told.pop(by) == pytest.approx(1)
-    assert max(told.values()) < 0.01
+    present = np.ones((1_000, 3), int)
+    order, other = np.tile([2, 0, 1], (1_000, 1)), rng.integers(0, 3, (1_000, 3))
+    kind = order if by == "kind" else other
+    x = rng.uniform(-1, 1, (1_000, 3)) if by == "kind" else -np.sort(rng.uniform(-1, 1, (1_000, 3)))
+    row = tabletop.policy(
+        make_problem("tabletop"), slots(present.tolist(), kind.tolist(), x.tolist())
+    )[0]
+    told = {"kind": row["order by kind"], "place": row["order by place"]}
+    assert told.pop(by) == 1
+    assert max(told.values()) < 0.6
+
+
+def test_without_two_things_there_is_no_order() -> None:
+    one = slots([[1, 0, 0]], [[0, 0, 0]], [[0.0, 0.1, 0.2]])
+    rows = [{"seed": 0, **row} for row in tabletop.policy(make_problem("tabletop"), one)]
+    assert np.isnan(rows[0]["order by kind"]) and np.isnan(rows[0]["order by place"])
+    assert [line[1] for line in tabletop.order_table(rows)[1:]] == ["\N{EN DASH}"] * 2
 
 
 def test_steps_are_drawn_even_if_they_find_nothing() -> None:

@@ -68,8 +68,7 @@ SHADOWS = replace(
     light=Light(direction=(0.55, 0.25, -1.0), diffuse=0.6, ambient=0.32),
 )
 """Another light, from the other side, and shadows."""
-BINS = 4
-"""Along each side of the table, to say in which place a thing is."""
+ORDERS = {"order by kind": "by their kinds", "order by place": "by their places"}
 
 
 @dataclass(frozen=True)
@@ -208,6 +207,7 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
         "Held-out scenes: mean of all seeds (lowest to highest)": accuracy_table(accuracy),
         **({"Two worlds": worlds_table(accuracy, models)} if "supervised" in models else {}),
         "What each step finds, all seeds": policy_table(steps),
+        "Is the order spatial, or by kind?": order_table(steps),
         "Pictures that training never saw": transfer_table(transfer),
     }
     return Page("Vision as inverse graphics: a table with crockery", shown, sections)
@@ -248,21 +248,17 @@ def measured(name: str, model: Trained, pictures: Pictures, renderer: Renderer) 
 def policy(problem: Problem, found: Slots) -> list[Row]:
     """For each step, how often it finds something, and the shares of the kinds among that.
 
-    And how much of the step's number can be told from the kind of a thing, and from its place.
+    And, the same in every row, how well the kinds of two things, or their places, tell which is
+    found first.
     """
-    used, kind = np.asarray(found.present) > 0, np.asarray(found.kind)
-    step = np.broadcast_to(np.arange(problem.slots), used.shape)[used]
-    told = {
-        "told by the kind": told_by(step, kind[used]),
-        "told by the place": told_by(step, _place(problem, found)[used]),
-    }
-    shares = kind_shares(problem, found)
+    used, shares = np.asarray(found.present) > 0, kind_shares(problem, found)
+    orders = {"order by kind": order_by_kind(found), "order by place": order_by_place(found)}
     return [
         {
             "step": i + 1,
             "finds a thing": float(used[:, i].mean()),
             **{name: float(shares[i, k]) for k, name in enumerate(problem.kinds)},
-            **told,
+            **orders,
         }
         for i in range(problem.slots)
     ]
@@ -281,27 +277,31 @@ def kind_shares(problem: Problem, found: Slots) -> np.ndarray:
     return np.where(total > 0, counts / np.maximum(total, 1), np.nan)
 
 
-def told_by(step: np.ndarray, what: np.ndarray) -> float:
-    """The mutual information of the step and something else, as a share of the step's entropy."""
-    if not step.size:
-        return 0.0
-    table = np.zeros((step.max() + 1, what.max() + 1))
-    np.add.at(table, (step, what), 1 / step.size)
-    entropy = _entropy(table.sum(axis=1))
-    mutual = entropy + _entropy(table.sum(axis=0)) - _entropy(table.ravel())
-    return max(0.0, mutual / entropy) if entropy > 0 else 0.0
+def order_by_kind(found: Slots) -> float:
+    """Of two things of different kinds, how often that one is found first which usually is."""
+    first, second = _pairs(found, np.asarray(found.kind))
+    counts = np.zeros((1 + max(first.max(initial=0), second.max(initial=0)),) * 2)
+    np.add.at(counts, (first, second), 1)
+    usual, total = np.triu(np.maximum(counts, counts.T), 1).sum(), (first != second).sum()
+    return float(usual / total) if total else float("nan")
 
 
-def _entropy(p: np.ndarray) -> float:
-    return float(-np.sum(p[p > 0] * np.log(p[p > 0])))
+def order_by_place(found: Slots) -> float:
+    """Of two things, how often the second one lies in that direction in which it usually does."""
+    first, second = _pairs(found, np.asarray(found.pose)[..., :2])
+    if not len(first):
+        return float("nan")
+    way = second - first
+    way = way / np.maximum(np.linalg.norm(way, axis=1, keepdims=True), 1e-6)
+    return float(np.mean(way @ way.mean(axis=0) > 0))
 
 
-def _place(problem: Problem, found: Slots) -> np.ndarray:
-    """The square of the table in which a thing stands."""
-    limits = np.array([p.limit for p in problem.parameters[:2]])
-    square = np.floor(BINS * (np.asarray(found.pose)[..., :2] / limits + 1) / 2)
-    square = np.clip(square, 0, BINS - 1).astype(int)
-    return square[..., 0] + BINS * square[..., 1]
+def _pairs(found: Slots, what: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Something of all pairs of things in a scene: of those found earlier, and of those later."""
+    used = np.asarray(found.present) > 0
+    both = [(i, j, used[:, i] & used[:, j]) for j in range(used.shape[1]) for i in range(j)]
+    first, second = ([what[b, k[e]] for *k, b in both] for e in (0, 1))
+    return np.concatenate(first), np.concatenate(second)
 
 
 # --- Pictures of another kind ----------------------------------------------------------------
@@ -430,13 +430,21 @@ def policy_figure(model: Trained, found: Slots, steps: list[Row]) -> tuple[str, 
     mine = next(row for row in steps if row["seed"] == model.best)
     caption = (
         "The policy of AIR's seed with the best ELBO. Left: where on the table, seen from above, "
-        "each step finds things. Right: the kinds of what it finds. Which step finds a thing can "
-        f"be told to {mine['told by the kind']:.0%} from its kind, and to "
-        f"{mine['told by the place']:.0%} from its place (shares of the step's entropy)."
+        "each step finds things. Right: the kinds of what it finds. "
+        + _order_in_words(mine["order by kind"], mine["order by place"])
     )
     used, places = np.asarray(found.present) > 0, np.asarray(found.pose)[..., :2]
     shares = kind_shares(model.problem, found)
     return caption, plots.steps_on_the_table(places, used, shares, model.problem.kinds)
+
+
+def _order_in_words(by_kind: float, by_place: float) -> str:
+    if not np.isfinite([by_kind, by_place]).all():
+        return "It never finds two things that differ in kind."
+    return (
+        f"Of two things of different kinds, the same kind comes first in {by_kind:.0%} of cases; "
+        f"of two things, the second lies in the same direction in {by_place:.0%} (chance: 50%)."
+    )
 
 
 def worlds_figure(models: dict[str, Trained]) -> tuple[str, Any]:
@@ -483,11 +491,24 @@ def worlds_table(rows: list[Row], models: dict[str, Trained]) -> list[list[str]]
 
 def policy_table(rows: list[Row]) -> list[list[str]]:
     """Percent, a line for each step."""
-    names = [name for name in rows[0] if name not in ("seed", "step")]
+    names = [name for name in rows[0] if name not in ("seed", "step", *ORDERS)]
     lines = [["step", *(f"{name}, %" for name in names)]]
     for step, mine in _by(rows, "step").items():
-        cells = [spread([100 * row[name] for row in mine], 0) for name in names]
+        cells = [
+            spread(v, 0) if np.isfinite(v).any() else "\N{EN DASH}"
+            for v in ([100 * row[name] for row in mine] for name in names)
+        ]
         lines.append([str(step), *cells])
+    return lines
+
+
+def order_table(rows: list[Row]) -> list[list[str]]:
+    """Percent, a line for what may tell which of two things is found first."""
+    mine = [row for row in rows if row["step"] == 1]
+    lines = [["which of two things is found first", "as usual, % (chance: 50)"]]
+    for key, label in ORDERS.items():
+        values = [100 * row[key] for row in mine]
+        lines.append([label, spread(values) if np.isfinite(values).any() else "\N{EN DASH}"])
     return lines
 
 
