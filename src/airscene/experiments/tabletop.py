@@ -429,8 +429,8 @@ def policy_figure(model: Trained, found: Slots, steps: list[Row]) -> tuple[str, 
     """What each step of the best seed looks for (figure 7, right)."""
     mine = next(row for row in steps if row["seed"] == model.best)
     caption = (
-        "The policy of AIR's seed with the best ELBO. Left: where on the table, seen from above, "
-        "each step finds things. Right: the kinds of what it finds. "
+        "The policy of AIR's seed with the best ELBO. Left: where on the table each step finds "
+        "things, seen from above; the camera is below. Right: the kinds of what it finds. "
         + _order_in_words(mine["order by kind"], mine["order by place"])
     )
     used, places = np.asarray(found.present) > 0, np.asarray(found.pose)[..., :2]
@@ -442,8 +442,9 @@ def _order_in_words(by_kind: float, by_place: float) -> str:
     if not np.isfinite([by_kind, by_place]).all():
         return "It never finds two things that differ in kind."
     return (
-        f"Of two things of different kinds, the same kind comes first in {by_kind:.0%} of cases; "
-        f"of two things, the second lies in the same direction in {by_place:.0%} (chance: 50%)."
+        "Of two things of different kinds, the kind that usually comes first does so in "
+        f"{by_kind:.0%} of cases; of any two things, the second lies in the usual direction from "
+        f"the first in {by_place:.0%}. By chance, both were 50%."
     )
 
 
@@ -494,10 +495,7 @@ def policy_table(rows: list[Row]) -> list[list[str]]:
     names = [name for name in rows[0] if name not in ("seed", "step", *ORDERS)]
     lines = [["step", *(f"{name}, %" for name in names)]]
     for step, mine in _by(rows, "step").items():
-        cells = [
-            spread(v, 0) if np.isfinite(v).any() else "\N{EN DASH}"
-            for v in ([100 * row[name] for row in mine] for name in names)
-        ]
+        cells = [_spread([100 * row[name] for row in mine], 0) for name in names]
         lines.append([str(step), *cells])
     return lines
 
@@ -507,8 +505,7 @@ def order_table(rows: list[Row]) -> list[list[str]]:
     mine = [row for row in rows if row["step"] == 1]
     lines = [["which of two things is found first", "as usual, % (chance: 50)"]]
     for key, label in ORDERS.items():
-        values = [100 * row[key] for row in mine]
-        lines.append([label, spread(values) if np.isfinite(values).any() else "\N{EN DASH}"])
+        lines.append([label, _spread([100 * row[key] for row in mine], 1)])
     return lines
 
 
@@ -527,10 +524,10 @@ def _by(rows: list[Row], key: str) -> dict[Any, list[Row]]:
 
 
 def _cells(rows: list[Row], keys: Any) -> list[str]:
-    """The spread of each measure over seeds; a dash for what is not measured."""
-    cells = []
-    for key in keys:
-        _, factor, digits = MEASURES[key]
-        values = [factor * row[key] for row in rows]
-        cells.append(spread(values, digits) if np.isfinite(values).any() else "\N{EN DASH}")
-    return cells
+    """The spread of each measure over seeds."""
+    return [_spread([MEASURES[k][1] * row[k] for row in rows], MEASURES[k][2]) for k in keys]
+
+
+def _spread(values: list[float], digits: int) -> str:
+    """A dash for what is not measured."""
+    return spread(values, digits) if np.isfinite(values).any() else "\N{EN DASH}"

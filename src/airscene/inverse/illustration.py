@@ -16,6 +16,8 @@ from airscene.renderers.world import Camera, World, scaled
 SIDE = 480
 LARGER = 1.04
 """What was inferred is a little larger than life, so that it shows."""
+LIFTED = 0.008
+"""And so many metres above the table: else what is flat and right hides half of it."""
 RED = "1 0.1 0.1 0.4"
 CORNERS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 """Of a camera's image; its middle is (0, 0)."""
@@ -75,7 +77,7 @@ def _looking(
 def _ghosts(world: World, guess: Slots) -> list[str]:
     """Transparent red copies of what was inferred."""
     return [
-        f'<body pos="{x} {y} 0" euler="0 0 {np.degrees(yaw)}">'
+        f'<body pos="{x} {y} {LIFTED}" euler="0 0 {np.degrees(yaw)}">'
         f"<geom {_red(world.kinds[kind].geom)}/></body>"
         for there, kind, (x, y, yaw) in zip(guess.present, guess.kind, guess.pose, strict=True)
         if there > 0
