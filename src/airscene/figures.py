@@ -120,17 +120,26 @@ def side_by_side(
     return figure
 
 
-def rows_of_images(rows: Mapping[str, Sequence[np.ndarray]], most: int = 10) -> Figure:
-    """Images below one another, a row for each label; long rows go on further down."""
-    total = len(next(iter(rows.values())))
+def rows_of_images(
+    rows: Mapping[str, Sequence[np.ndarray]],
+    most: int = 10,
+    notes: Mapping[str, Sequence[str]] | None = None,
+) -> Figure:
+    """Images below one another, a row for each label; long rows go on further down.
+
+    notes: words under the images of a row.
+    """
+    total, notes = len(next(iter(rows.values()))), notes or {}
     blocks, columns = _shape(total, most)
     lines = len(rows)
-    feet = (*[0.0] * (lines - 1), 0.12)
+    feet = tuple(0.2 * (k in notes) + 0.12 * (i == lines - 1) for i, k in enumerate(rows))
     figure, tiles = tile_grid(blocks * lines, columns, WIDE, 1.0, feet=feet, room=(0.2, 0.0))
     for line, (label, images) in enumerate(rows.items()):
         for k, image in enumerate(images):
             axes = tiles[(k // columns * lines + line) * columns + k % columns]
             show(axes, image)
+            if label in notes:
+                note(axes, notes[label][k])
             if k % columns == 0:
                 at = {"at": (0, 0.5), "offset": (-4, 0), "rotation": 90}
                 note(axes, label, ha="right", va="center", **at)

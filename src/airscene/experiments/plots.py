@@ -43,6 +43,7 @@ MODEL_COLOURS = {
     "DRAW": MUTED,
     "AIR+DRAW": "#e39a2d",
     "DAIR+DRAW": GREEN,
+    "supervised": LINE,
 }
 
 METHOD_COLOURS = {
@@ -57,6 +58,10 @@ MARKERS = "oosD^v"
 SHARE_COLOURS = (MUTED, "#e39a2d", GREEN, LINE, "#8a5bb5")
 MOST_STROKES = 6
 """Drawings of more strokes than these are taken together."""
+KIND_COLOURS = (LINE, INK, "#e39a2d")
+"""Of the things on the table, in the order of their kinds."""
+TABLE_CM = 90
+"""The table's sides."""
 ESTIMATOR_COLOURS = {
     "marginal": LINE,
     "nvil": RED,
@@ -65,16 +70,20 @@ ESTIMATOR_COLOURS = {
 }
 
 
-def generalisation(tasks: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
-    """ELBO and count accuracy on the watched scenes over training: a line per model, by task.
+def generalisation(
+    tasks: dict[str, dict[str, list[dict[str, Any]]]], watched: bool = True
+) -> Figure:
+    """ELBO and count accuracy on held-out scenes over training: a line per model, by task.
 
     A line is the mean over seeds; the band around it reaches from the lowest to the highest.
+    watched: of the scenes with counts that training may not show.
     """
+    which = "watched_" * watched
     figure = Figure(figsize=(WIDE, 2.9 * len(tasks) + 0.3), layout="constrained")
     panels = figure.subplots(len(tasks), 2, squeeze=False, gridspec_kw={"wspace": 0.06})
     for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
-        _by_model(left, models, "watched_elbo", "ELBO, nats per image")
-        _by_model(right, models, "watched_count_accuracy", "counts right, %", 100.0)
+        _by_model(left, models, f"{which}elbo", "ELBO, nats per image")
+        _by_model(right, models, f"{which}count_accuracy", "counts right, %", 100.0)
         heading(left, task.capitalize())
         right.set_ylim(-2, 102)
     lines = panels[0, 0].get_legend_handles_labels()
@@ -369,4 +378,57 @@ def steps_by_strokes(seeds: Sequence[np.ndarray], strokes: np.ndarray, most: int
     frame_plot(right, "mean steps used", "pen strokes of the person who drew it")
     heading(left, "Steps")
     heading(right, "Steps and strokes")
+    return figure
+
+
+def montage(rows: Mapping[str, Sequence[np.ndarray]]) -> Figure:
+    """Pictures of scenes from outside, large; a row for each label."""
+    columns = max(map(len, rows.values()))
+    side = (WIDE - 0.3) / columns
+    figure = Figure(figsize=(WIDE, side * len(rows)), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03, wspace=0, hspace=0)  # type: ignore
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (label, images) in zip(grid, rows.items(), strict=True):
+        for axes in line[len(images) :]:
+            axes.set_visible(False)
+        for axes, image in zip(line, images, strict=False):
+            show(axes, image)
+        line[0].set_ylabel(label, fontsize=9, color=MUTED)
+    return figure
+
+
+def steps_on_the_table(
+    places: np.ndarray, used: np.ndarray, shares: np.ndarray, kinds: Sequence[str]
+) -> Figure:
+    """Where each step finds things on the table, seen from above; and how many of each kind.
+
+    `places` (scenes, steps, 2) are in metres from the middle, `used` says which count, and
+    `shares` (steps, kinds) are those of the kinds among what a step finds.
+    """
+    steps = used.shape[1]
+    figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
+    grid = figure.subplots(1, steps + 1, squeeze=False, width_ratios=[1] * steps + [1.6])
+    *maps, bars = grid[0]
+    middle = TABLE_CM / 2
+    cm = middle + 100 * places * [1, -1]  # from the corner at the far left
+    for step, axes in enumerate(maps):
+        mine = used[:, step]
+        axes.set(xlim=(0, TABLE_CM), ylim=(TABLE_CM, 0), xticks=[], yticks=[], aspect="equal")
+        axes.spines[:].set(visible=True, color=FAINT)
+        heatmap(axes, cm[mine, step], TABLE_CM, TABLE_CM, LINE)
+        axes.set_title(f"step {step + 1}", fontsize=10.5, weight="bold", color=INK, pad=6)
+        note(axes, f"finds a thing in {mine.mean():.0%} of scenes")
+    wide = 0.8 / len(kinds)
+    for k, (kind, colour) in enumerate(zip(kinds, KIND_COLOURS, strict=False)):
+        at = np.arange(1, steps + 1) + (k - (len(kinds) - 1) / 2) * wide
+        bars.bar(at, 100 * shares[:, k], 0.9 * wide, color=colour, label=kind)
+        for x, share in zip(at, np.nan_to_num(100 * shares[:, k]), strict=True):
+            bars.text(x, share + 1.5, f"{share:.0f}", ha="center", size=8, color=colour)
+    bars.set(xticks=range(1, steps + 1), ylim=(0, 108), yticks=range(0, 101, 25))
+    frame_plot(bars, "% of what it finds", "step")
+    heading(bars, "Kinds")
+    bars.legend(
+        frameon=False, fontsize=8.5, ncols=len(kinds), loc="upper center",
+        bbox_to_anchor=(0.5, -0.16), handlelength=1, columnspacing=1.2,
+    )  # fmt: skip
     return figure

@@ -107,7 +107,7 @@ class World:
         ]
         bodies = [
             f'<body name="{name}" mocap="true" pos="0 0 100">'
-            f'<geom name="{name}" {_scaled(kind.geom, size)}/></body>'
+            f'<geom name="{name}" {scaled(kind.geom, size)}/></body>'
             for name, kind, size in names
         ]
         camera = self.camera.mjcf("view")
@@ -203,15 +203,15 @@ def _assets(kind: Kind, sizes: tuple[float, ...]) -> str:
     return "\n    ".join(parts)
 
 
-def _scaled(geom: str, size: float) -> str:
-    """Attributes of a geom for a thing of another size."""
+def scaled(geom: str, size: float) -> str:
+    """Attributes of a geom for a thing of another size, one of the world's."""
     if size == 1:
         return geom
 
-    def scaled(match: re.Match[str]) -> str:
+    def larger(match: re.Match[str]) -> str:
         return f'{match[1]}="{_text(size * float(v) for v in match[2].split())}"'
 
-    geom = re.sub(r'\b(size|pos)="([^"]+)"', scaled, geom)
+    geom = re.sub(r'\b(size|pos)="([^"]+)"', larger, geom)
     return re.sub(r'mesh="(\w+)"', lambda match: f'mesh="{_sized(match[1], size)}"', geom)
 
 
