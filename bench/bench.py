@@ -22,7 +22,13 @@ from airscene.errors import AirsceneError
 from airscene.inference import Predictor, infer_compiled, load
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.inference import infer_compiled as invert_compiled
-from airscene.inverse.training import InverseTrainer, make_pictures, renderer_for, start
+from airscene.inverse.training import (
+    InverseTrainer,
+    make_pictures,
+    problem_of,
+    renderer_for,
+    start,
+)
 from airscene.presets import preset
 from airscene.renderers import Slots
 from airscene.timing import seconds
@@ -122,7 +128,7 @@ def rendering_speed(fast: bool) -> None:
     for name in ("opengl", "warp"):
         config = replace(base, renderer=name)
         try:
-            renderer = renderer_for(config)
+            renderer = renderer_for(config, problem_of(config).world)
         except AirsceneError as error:
             say(f"{name}", str(error).split(":")[0])
             continue

@@ -23,7 +23,6 @@ from airscene.inverse.problem import WORLDS, make_problem
 from airscene.renderers import Slots
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import TABLETOP
-from airscene.runs import settled
 
 TINY = tabletop.Size(test_scenes=20, shown=4, above=1)
 SMALL = NetworkConfig(level=True, hidden=8, patch=8, patch_features=4, context=1)
@@ -161,13 +160,6 @@ def test_quick_trains_all_for_a_few_steps() -> None:
     assert made["supervised"].model.most_sd == 2 and made["randomised"].randomise
     assert made["air-once"].world == made["supervised-once"].world == "tabletop-once"
     assert made["camera"].world == "tabletop-camera"
-
-
-def test_settled_settings_have_rays_only_for_warp() -> None:
-    pytest.importorskip("mujoco")
-    air = tabletop.jobs(1)["air"]
-    assert air.rays == settled(replace(air, renderer="warp")).rays == 2
-    assert settled(air).rays == (2 if jax.default_backend() == "gpu" else 0)
 
 
 # Steps

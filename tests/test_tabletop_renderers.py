@@ -18,7 +18,7 @@ from airscene.renderers.function import Function
 from airscene.renderers.host import draw
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.warp import Warp
-from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, Light, World
+from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, Light
 
 SIZES = (0.85, 1.0, 1.15)
 
@@ -189,7 +189,7 @@ def test_warp_draws_the_tabletop_as_opengl_does(started):
     warp = started(Warp, world, 32)
     assert psnr(draw(warp, slots), by_opengl) > 50
     nothing = having(slots, present=np.zeros((3, 3), np.float32))
-    bare = started(Warp, World((), 3, orbit=True), 32)
+    bare = started(Warp, replace(world, kinds=()), 32)
     np.testing.assert_array_equal(draw(warp, nothing), draw(bare, nothing))
 
 

@@ -138,8 +138,7 @@ def settled(config: Any) -> Any:
     from airscene.renderers import resolved
 
     config_.require(config.model.channels == 3, "a world is rendered in colour: channels must be 3")
-    renderer = resolved(config.renderer)
-    return replace(config, renderer=renderer, rays=config.rays if renderer == "warp" else 0)
+    return replace(config, renderer=resolved(config.renderer))
 
 
 def train_run(
