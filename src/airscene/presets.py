@@ -47,7 +47,7 @@ TABLETOP = InverseConfig(
     **SEVERAL,
     model=NetworkConfig(level=True, patch=4, hidden=256),
 )
-"""Several things: patches instead of the whole image, and a hot start (see docs/objects.md)."""
+"""Several things: patches instead of the whole image, and a hot start (see docs/tabletop.md)."""
 
 PRESETS = {
     "digits": Preset(
