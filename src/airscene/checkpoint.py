@@ -9,6 +9,7 @@ carries the format's version and, in a weights file, the configuration.
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,8 +155,9 @@ def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[
             stored = {name: file.get_tensor(name) for name in names}
             if header.get("version", 0) < 2:
                 stored = {name.replace("omega.", "core.omega."): a for name, a in stored.items()}
-            if header.get("version", 0) < 3 and "problem" in header:
-                stored = {n if n == "usual" else f"core.{n}": a for n, a in stored.items()}
+            if header.get("version", 0) < 3 and any(n.endswith("usual") for n in stored):
+                own = re.compile(r"(?<![a-z])(image|recurrent|head)\.")
+                stored = {own.sub(r"core.\1.", name): a for name, a in stored.items()}
             return stored, header
     except (SafetensorError, ValueError, TypeError) as error:
         raise AirsceneError(f"{path} is damaged or not a safetensors file: {error}") from None

@@ -138,7 +138,8 @@ def settled(config: Any) -> Any:
     from airscene.renderers import resolved
 
     config_.require(config.model.channels == 3, "a world is rendered in colour: channels must be 3")
-    return replace(config, renderer=resolved(config.renderer))
+    meshes = str(Path(config.meshes).resolve()) if config.meshes else ""  # wherever it is resumed
+    return replace(config, renderer=resolved(config.renderer), meshes=meshes)
 
 
 def train_run(

@@ -43,6 +43,7 @@ class Row:
     position_cm: Values = field(default_factory=list)
     rotation_deg: Values = field(default_factory=list)
     camera_deg: Values = field(default_factory=list)
+    log_likelihood: Values = field(default_factory=list)
 
 
 @runtime_checkable
@@ -161,7 +162,8 @@ class Inverting:
         self.shown = make_pictures(*make, c.scenes, ("train", c.data_seed))
         self.held_out = make_pictures(*make, looked_at, ("look", c.data_seed))
         if c.randomise:
-            self.shown, self.held_out = (randomised(p, c) for p in (self.shown, self.held_out))
+            self.shown = randomised(self.shown, c, "train")
+            self.held_out = randomised(self.held_out, c, "look")
 
     def train(self, state: Any) -> Iterator[Any]:
         """Train on the pictures."""
@@ -189,6 +191,7 @@ class Inverting:
             position_cm=_rounded([f["position_cm_median"] for f in each], 3),
             rotation_deg=_rounded([f.get("rotation_deg_median", math.nan) for f in each], 3),
             camera_deg=_rounded([f.get("camera_deg_median", math.nan) for f in each], 3),
+            log_likelihood=_rounded(seen.log_likelihood, 3),
         )
 
 

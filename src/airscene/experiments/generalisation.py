@@ -293,7 +293,11 @@ def show(models: dict[str, Trained], size: Size, tables: dict[str, list[Row]]) -
             "Over training, on held-out scenes with the count that training never shows: mean of "
             "all seeds, and their lowest and highest. DRAW has no count."
         )
-        drawn = plots.generalisation(_by_model(tables["curves"]))
+        drawn = plots.over_training(
+            _by_model(tables["curves"]),
+            ("watched_elbo", "ELBO, nats per image"),
+            "watched_count_accuracy",
+        )
         pictures = {"curves": (caption, drawn)} | pictures
     if "variance" in tables:
         caption = (

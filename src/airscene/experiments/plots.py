@@ -70,20 +70,19 @@ ESTIMATOR_COLOURS = {
 }
 
 
-def generalisation(
-    tasks: dict[str, dict[str, list[dict[str, Any]]]], watched: bool = True
+def over_training(
+    tasks: dict[str, dict[str, list[dict[str, Any]]]], fit: tuple[str, str], counts: str
 ) -> Figure:
-    """ELBO and count accuracy on held-out scenes over training: a line per model, by task.
+    """How well held-out scenes are explained and counted over training: a line per model, by task.
 
     A line is the mean over seeds; the band around it reaches from the lowest to the highest.
-    watched: of the scenes with counts that training may not show.
+    fit: what the left panels show, and in words; counts: what the right ones do.
     """
-    which = "watched_" * watched
     figure = Figure(figsize=(WIDE, 2.9 * len(tasks) + 0.3), layout="constrained")
     panels = figure.subplots(len(tasks), 2, squeeze=False, gridspec_kw={"wspace": 0.06})
     for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
-        _by_model(left, models, f"{which}elbo", "ELBO, nats per image")
-        _by_model(right, models, f"{which}count_accuracy", "counts right, %", 100.0)
+        _by_model(left, models, *fit)
+        _by_model(right, models, counts, "counts right, %", 100.0)
         heading(left, task.capitalize())
         right.set_ylim(-2, 102)
     lines = panels[0, 0].get_legend_handles_labels()

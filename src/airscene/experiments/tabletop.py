@@ -35,7 +35,7 @@ from airscene.renderers import Renderer, Slots, make_renderer
 from airscene.renderers.files import world_from_files
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE, TABLETOP, Light, World
-from airscene.runs import Run, best_seed
+from airscene.runs import Run
 from airscene.training import pick
 
 LABELS = {
@@ -60,7 +60,7 @@ MEASURES = {
 }
 SEEN = tuple(MEASURES)[:4]
 """Those that need no drawing, and no camera that moves."""
-CURVES = ("elbo", "count_accuracy")
+CURVES = ("log_likelihood", "count_accuracy")
 WORLD_NAMES = {"tabletop": "kinds repeat", "tabletop-once": "each kind at most once"}
 SHADOWS = replace(
     TABLETOP,
@@ -138,9 +138,9 @@ class Trained:
 
     networks: list[InverseNetwork]
     best: int
-    """The seed with the best ELBO."""
+    """The seed that explains held-out images best."""
     curve: list[Row]
-    """ELBO and counts of every seed over training; empty where that is not known."""
+    """How every seed explains and counts over training; empty where that is not known."""
 
     @staticmethod
     def alone(network: InverseNetwork) -> "Trained":
@@ -158,7 +158,8 @@ class Trained:
             for seed in range(run.config.seeds)
         ]
         networks = [pick(stack, seed) for seed in range(run.config.seeds)]
-        return Trained(networks, best_seed(looks[-1]), curve)
+        fit = np.array(looks[-1]["log_likelihood"], float)
+        return Trained(networks, int(np.argmax(np.nan_to_num(fit, nan=-np.inf))), curve)
 
     @property
     def network(self) -> InverseNetwork:
@@ -456,11 +457,13 @@ def worlds_figure(models: dict[str, Trained]) -> tuple[str, Any]:
         if (mine := [k for k, m in models.items() if m.problem.name == world])
     }
     caption = (
-        "AIR, which sees no labels, and the same network trained on labels: ELBO and counts on "
-        "held-out scenes over training; mean of all seeds, and from the lowest to the highest. "
-        "Where kinds repeat, the order of the labels is arbitrary."
+        "AIR, which sees no labels, and the same network trained on labels: the log-likelihood of "
+        "held-out images, given what was inferred and drawn again, and counts over training; mean "
+        "of all seeds, and from the lowest to the highest. Where kinds repeat, the order of the "
+        "labels is arbitrary."
     )
-    return caption, plots.generalisation(tasks, watched=False)
+    fit = ("log_likelihood", "log-likelihood, nats per image")
+    return caption, plots.over_training(tasks, fit, "count_accuracy")
 
 
 def _take(slots: Slots, index: Any) -> Slots:
@@ -480,13 +483,11 @@ def accuracy_table(rows: list[Row]) -> list[list[str]]:
 def worlds_table(rows: list[Row], models: dict[str, Trained]) -> list[list[str]]:
     """The end of training, a line for each world and model."""
     keys = ("count_accuracy", "count_accuracy_clear", "identity_accuracy", "log_likelihood_32")
-    lines = [["scenes", "model", *(MEASURES[k][0] for k in keys), "ELBO"]]
+    lines = [["scenes", "model", *(MEASURES[k][0] for k in keys)]]
     for name in (name for name in BASELINE if name in models):
-        mine, curve = [row for row in rows if row["model"] == name], models[name].curve
-        last = [row["elbo"] for row in curve if row["step"] == curve[-1]["step"]]
-        elbo = spread([float("nan") if e is None else e for e in last], 0)
+        mine = [row for row in rows if row["model"] == name]
         world = WORLD_NAMES[models[name].problem.name]
-        lines.append([world, LABELS[name], *_cells(mine, keys), elbo])
+        lines.append([world, LABELS[name], *_cells(mine, keys)])
     return lines
 
 

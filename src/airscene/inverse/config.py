@@ -105,8 +105,8 @@ class InverseConfig:
     blur_start: float = 4.0
     """The likelihood's blur at the first step: wide, so that things attract one another."""
     temperature: float = 1.0
-    """Of presence and kind at the first step: above 1, they stay soft while poses are still poor.
-    Else the kind that is least in the way wins, for good."""
+    """enumerate: of presence and kind at the first step: above 1, they stay soft while poses are
+    still poor. Else the kind that is least in the way wins, for good."""
     bonus: float = 10.0
     """Nats that a thing is worth at the first step: else nothing is drawn where poses are poor."""
     cost: float = 0.0

@@ -73,7 +73,7 @@ def overlapping(problem: Problem, truth: Slots) -> Bool[np.ndarray, " scenes"]:
     return (touch & ~np.eye(problem.slots, dtype=bool)).any(axis=(1, 2))
 
 
-def camera_error(problem: Problem, found: Slots, truth: Slots) -> Float[np.ndarray, " scenes"]:
+def camera_error(found: Slots, truth: Slots) -> Float[np.ndarray, " scenes"]:
     """Degrees between where the camera is and where it is believed to be."""
     return np.degrees(np.abs(np.asarray(found.camera) - np.asarray(truth.camera)))
 
@@ -90,7 +90,7 @@ def measures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
         "position_cm_90": _quantile(e["position_cm"][seen], 0.9),
     }
     if problem.camera is not None:
-        off = camera_error(problem, found, truth)
+        off = camera_error(found, truth)
         result |= {"camera_deg_median": _median(off), "camera_deg_90": _quantile(off, 0.9)}
     if problem.slots > 1 and problem.name in WORLDS:
         clear = ~overlapping(problem, truth)

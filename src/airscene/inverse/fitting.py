@@ -47,7 +47,7 @@ def invert(
     patch, more = (PATCH, SEVERAL) if slots > 1 else (0, {})
     network = NetworkConfig(channels=renderer.channels, likelihood_size=renderer.size, patch=patch)
     start = InverseConfig(steps=3_000, batch=32, model=network, **more)
-    fixed = ("world", "renderer", "rays", "channels", "likelihood_size")
+    fixed = ("world", "meshes", "randomise", "renderer", "rays", "channels", "likelihood_size")
     config = configured(start, settings, fixed, by="renderer")
     if images is not None and config.objective == "supervised":
         raise AirsceneError("images come without labels: supervised needs none, but random scenes")

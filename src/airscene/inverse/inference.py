@@ -56,7 +56,7 @@ class Thing:
 
     @property
     def position_cm(self) -> tuple[float, float]:
-        """On a table: x to the right and y away from the camera, from its centre."""
+        """On a table, from its centre: x to the right and y away, as seen from the middle."""
         return 100 * self.pose["x"], 100 * self.pose["y"]
 
     @property

@@ -136,9 +136,12 @@ class InverseNetwork(eqx.Module):
     def __init__(self, problem: Problem, config: NetworkConfig, usual: Image, key: Key[Array, ""]):
         self.problem, self.config, self.usual = problem, config, usual
         self.camera, others = None, self._z_size
+        if problem.slots > 1:
+            others += problem.slots
         if problem.camera is not None:
+            key, key_camera = jax.random.split(key)
             pixels = config.input_size**2 * config.channels
-            self.camera = MLP(pixels, config.hidden, 2, jax.random.fold_in(key, 1))
+            self.camera = MLP(pixels, config.hidden, 2, key_camera)
             others += 1
         core = PatchCore if config.patch else WholeCore
         outputs = 1 + len(problem.kinds) + 3 * len(problem.parameters)
@@ -169,10 +172,16 @@ class InverseNetwork(eqx.Module):
         """H and z before the first step."""
         return self.core.start(), jnp.zeros(self._z_size)
 
-    def step(self, prepared: Any, h: Any, z: Array, z_camera: Array | None) -> tuple[Omega, Any]:
-        """One slot: the image as the core has prepared it, what it knows, the slot before."""
-        others = z if z_camera is None else jnp.concatenate([z, z_camera])
-        omega, h = self.core(prepared, h, others)
+    def step(
+        self, i: int, prepared: Any, h: Any, z: Array, z_camera: Array | None
+    ) -> tuple[Omega, Any]:
+        """Slot i: the image as the core has prepared it, what it knows, the slot before."""
+        others = [z]
+        if self.problem.slots > 1:
+            others.append(jax.nn.one_hot(i, self.problem.slots))
+        if z_camera is not None:
+            others.append(z_camera)
+        omega, h = self.core(prepared, h, jnp.concatenate(others))
         kinds = len(self.problem.kinds)
         logit, kind, mean, side, sd = jnp.split(
             omega, np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
@@ -194,9 +203,14 @@ class InverseNetwork(eqx.Module):
         """z_where in the parameters' own units."""
         return z_where * self._sd
 
-    def standardised(self, pose: Float[Array, "*batch parameters"]) -> Array:
-        """The inverse of `pose`."""
-        return pose / self._sd
+    def standardised(
+        self, pose: Float[Array, "*batch parameters"], near: Float[Array, "*batch parameters"]
+    ) -> Array:
+        """The inverse of `pose`; of all that an angle on a circle can be, the nearest to `near`."""
+        z = pose / self._sd
+        period = np.array([p.period for p in self.problem.parameters]) / self._sd
+        turns = jnp.round((z - near) / np.where(period > 0, period, 1.0))
+        return z - jax.lax.stop_gradient(turns) * period
 
     def z(self, present: Array, kind: Int[Array, ""], z_where: Array) -> Float[Array, " z"]:
         """What the next step is told of this one; nothing of what is not there."""
@@ -217,8 +231,8 @@ class InverseNetwork(eqx.Module):
         seen, (h, z), found = self.seen(x), self.start(), []
         prepared, camera = self.core.prepare(seen), self.camera_angle(seen)
         z_camera = None if camera is None else camera.at(jnp.zeros(1) + camera_noise)
-        for _ in range(self.problem.slots):
-            omega, h = self.step(prepared, h, z, z_camera)
+        for i in range(self.problem.slots):
+            omega, h = self.step(i, prepared, h, z, z_camera)
             there = jnp.where(self.problem.presence < 1, omega.logit > 0, True).astype(jnp.float32)
             kind = jnp.argmax(omega.log_kind).astype(jnp.int32)
             z = self.z(there, kind, omega.where.mean)

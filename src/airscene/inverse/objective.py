@@ -209,11 +209,12 @@ def _rollout(model: InverseNetwork, x: Array, key: Array) -> tuple[Slots, Array,
     prior, kinds = model.problem.presence, len(model.problem.kinds)
     found, log_q, log_ratio, z_camera = [], jnp.zeros(()), jnp.zeros(()), None
     if camera is not None:
-        z_camera = camera.at(jax.random.normal(jax.random.fold_in(key, 1), (1,)))
+        key, key_camera = jax.random.split(key)
+        z_camera = camera.at(jax.random.normal(key_camera, (1,)))
         log_ratio -= camera.kl()
-    for key_slot in jax.random.split(key, model.problem.slots):
+    for i, key_slot in enumerate(jax.random.split(key, model.problem.slots)):
         key_pres, key_kind, key_where = jax.random.split(key_slot, 3)
-        omega, h = model.step(prepared, h, z, z_camera)
+        omega, h = model.step(i, prepared, h, z, z_camera)
         there = jax.random.bernoulli(key_pres, jax.nn.sigmoid(omega.logit)).astype(jnp.float32)
         there = jnp.ones(()) if prior == 1 else there
         kind = jax.random.categorical(key_kind, omega.log_kind).astype(jnp.int32)
@@ -243,9 +244,9 @@ def supervised(model: InverseNetwork, x: Images, truth: Slots) -> Objective:
             z_camera = truth.camera[None] / model.problem.camera.sd
             total += camera.log_prob(z_camera)
         for i in range(model.problem.slots):
-            omega, h = model.step(prepared, h, z, z_camera)
+            omega, h = model.step(i, prepared, h, z, z_camera)
             there, kind = truth.present[i], truth.kind[i]
-            z_where = model.standardised(truth.pose[i])
+            z_where = model.standardised(truth.pose[i], near=omega.where.mean)
             inside = omega.log_kind[kind] + omega.where.log_prob(z_where)
             if model.problem.presence < 1:
                 total += jax.nn.log_sigmoid(jnp.where(there == 1, omega.logit, -omega.logit))

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -136,7 +135,6 @@ def world_of(name: str, meshes: str = "") -> World:
 
 def make_problem(name: str, meshes: str = "") -> Problem:
     """The problem with this name: the things of a world, each anywhere on the table."""
-    meshes = str(Path(meshes).resolve()) if meshes else ""
     world = world_of(name, meshes)
     return Problem(
         name,

@@ -25,6 +25,7 @@ from airscene.inverse.problem import Problem, world_of
 from airscene.inverse.training import Pictures, make_pictures, render_all
 from airscene.presets import PRESETS
 from airscene.renderers import Renderer, Slots, box_average, make_renderer, resolved
+from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE, World
 from airscene.runs import seeds_table
 from airscene.timing import seconds
@@ -44,12 +45,12 @@ def evaluate_all(
 
     meshes: a folder of meshes that take the place of the model's things, with shadows.
     """
-    world = served.problem.world
-    if meshes:
-        world = other_things(served.problem, meshes)
-    renderer = make_renderer("opengl" if meshes else "auto", world, RENDER_SIZE)
+    renderer = make_renderer("auto", served.problem.world, RENDER_SIZE)
     try:
         pictures = make_pictures(served.problem, renderer, scenes, ("test", seed))
+        if meshes:
+            with OpenGL(other_things(served.problem, meshes), RENDER_SIZE) as other:
+                pictures = Pictures(render_all(other, pictures.truth), pictures.truth)
         return finite(evaluate_on(served, run, pictures, renderer))
     finally:
         renderer.close()
@@ -146,9 +147,9 @@ def report_run(run: Any) -> Path:
         f"{c.scenes:,} to train on",
         "Training": f"{c.steps:,} steps of {c.batch} images, {c.objective}, "
         + (f"{c.seeds} seeds" if c.seeds > 1 else f"seed {c.seed}"),
-        "Renderer": f"{resolved(c.renderer)}; {'central' if c.central else 'forward'} differences",
-        "Model": f"recurrent network of {c.model.hidden} units on "
-        f"{c.model.input_size}x{c.model.input_size} pixels",
+        "Renderer": resolved(c.renderer),
+        "Model": (f"patches of {c.model.patch} pixels" if c.model.patch else "recurrent network")
+        + f", {c.model.hidden} units, on {c.model.input_size}x{c.model.input_size} pixels",
         "Command": f"airscene train {run.preset}"
         + config_.options(config_.differences(PRESETS[run.preset].config, c)),
         "airscene": airscene.__version__,

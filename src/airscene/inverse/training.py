@@ -71,6 +71,8 @@ class Seen(eqx.Module):
     """What one look at held-out pictures shows, for each seed."""
 
     elbo: Float[Array, "*seeds"]
+    log_likelihood: Float[Array, "*seeds"]
+    """Of the images, given the best guess drawn again."""
     slots: Slots
     """The best guess."""
 
@@ -102,10 +104,14 @@ def make_pictures(
     return Pictures(render_all(renderer, truth), truth)
 
 
-def randomised(pictures: Pictures, config: InverseConfig) -> Pictures:
-    """The same scenes in random colours, sizes and lights; as they were, they are the targets."""
+def randomised(pictures: Pictures, config: InverseConfig, name: str) -> Pictures:
+    """The same scenes in random colours, sizes and lights; as they were, they are the targets.
+
+    Looks of another name have nothing in common.
+    """
     world = problem_of(config).world.with_sizes(SIZES)
-    look = random_look(world, len(pictures), np.random.default_rng(config.data_seed))
+    rng = np.random.default_rng([*name.encode(), config.data_seed])
+    look = random_look(world, len(pictures), rng)
     with renderer_for(config, world) as renderer:
         images = render_all(renderer, pictures.truth, look)
     return Pictures(images, pictures.truth, pictures.images)
@@ -240,7 +246,8 @@ class InverseTrainer:
             images, targets, key = args
             x, y = (a.astype(jnp.float32) / 255 for a in (images, targets))
             slots, _ = jax.vmap(model.best)(x)
-            return elbo(model, x, y, key, self.renderer, likelihood), slots
+            again = likelihood(y, self.renderer(slots))
+            return elbo(model, x, y, key, self.renderer, likelihood), jnp.mean(again), slots
 
         def one(model):
             total = len(pictures)
@@ -250,9 +257,9 @@ class InverseTrainer:
                 a[rows].reshape(-1, size, *a.shape[1:]) for a in (pictures.images, pictures.targets)
             )
             keys = jax.random.split(jax.random.key(0), len(images))
-            value, slots = jax.lax.map(partial(part, model), (images, targets, keys))
+            value, again, slots = jax.lax.map(partial(part, model), (images, targets, keys))
             slots = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:total], slots)
-            return Seen(jnp.mean(value), slots)
+            return Seen(jnp.mean(value), jnp.mean(again), slots)
 
         return jax.vmap(one)(models)
 

@@ -1,9 +1,9 @@
 """A table and what may stand on it: one MJCF for every renderer, and how scenes move its bodies.
 
-Convention: metres; x to the right and y away from the camera, the table's centre at the origin and
-its top at z = 0; yaw is the angle in radians about z. Every slot has a body of each kind; those
-that a scene does not use are parked behind the camera, which renders like not being there. A camera
-on an orbit is on a body as well, the first.
+Convention: metres; x to the right and y away from the camera (where it moves: from the middle of
+its orbit), the table's centre at the origin and its top at z = 0; yaw is the angle in radians about
+z. Every slot has a body of each kind; those that a scene does not use are parked out of sight,
+which renders like not being there. A camera on an orbit is on a body as well, the first.
 """
 
 import re
