@@ -1,20 +1,18 @@
 """The results on learning, codes, strokes and labels, in their smallest size, from run to page."""
 
-import csv
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import drawn, table
 from rich.console import Console
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import digits
 from airscene.errors import AirsceneError
 from airscene.experiments import labels, learning, omniglot, plots, representation
-from airscene.experiments.page import Page
-from airscene.figures import png
 from airscene.presets import preset
 
 TINY = TrainConfig(
@@ -24,20 +22,6 @@ TINY = TrainConfig(
     model=ModelConfig(hidden=8, mlp=8, codes=4, window=8, patch_features=4),
     data=DataConfig(dataset="digits", scenes=100),
 )
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def drawn(page: Page | None) -> Page:
-    """The page, all of its figures drawn, all of its captions sentences."""
-    assert page is not None
-    for caption, figure in page.figures.values():
-        assert caption.endswith(".")
-        assert png(figure).startswith(b"\x89PNG")
-    return page
 
 
 def test_learning(tmp_path: Path, monkeypatch) -> None:

@@ -1,6 +1,5 @@
 """Crockery on a table, in its smallest size, from run to page; steps and scenes made by hand."""
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pages import drawn, table
 from rich.console import Console
 
 from airscene import AirsceneError, figures, tasks
@@ -32,20 +32,6 @@ SMALL = NetworkConfig(level=True, hidden=8, patch=8, patch_features=4, context=1
 def gl(started):
     """OpenGL is there, or the test is skipped."""
     return started(OpenGL, TABLETOP, 32, workers=1)
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def drawn(page: Page | None) -> Page:
-    """The page, all of its figures drawn, all of its captions sentences."""
-    assert page is not None
-    for caption, figure in page.figures.values():
-        assert caption.endswith(".")
-        assert png(figure).startswith(b"\x89PNG")
-    return page
 
 
 def lines(page: Page, heading: str, columns: int = 1) -> list[list[str]]:
