@@ -11,11 +11,14 @@ import jaxtyping
 jaxtyping.install_import_hook("airscene", "typecheck.check")
 
 from contextlib import ExitStack  # noqa: E402
+from importlib import import_module  # noqa: E402
 
 import pytest  # noqa: E402
 
 from airscene.config import ModelConfig  # noqa: E402
 from airscene.errors import AirsceneError  # noqa: E402
+
+CI = os.environ.get("CI") == "true"
 
 
 @pytest.fixture
@@ -27,11 +30,17 @@ def started():
             try:
                 return stack.enter_context(kind(*args, **kwargs))
             except AirsceneError as error:
-                if os.environ.get("CI") == "true" or "install" not in str(error):
+                if CI or "install" not in str(error):
                     raise
                 pytest.skip(str(error))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def mujoco():
+    """MuJoCo. If it is not installed, that is a failure in CI, else a skip."""
+    return import_module("mujoco") if CI else pytest.importorskip("mujoco")
 
 
 @pytest.fixture(scope="session")

@@ -209,9 +209,7 @@ ctypes.util.find_library, ctypes.CDLL.__init__ = find_library, open_library
 """
 
 
-def test_no_opengl_is_a_line_that_names_the_package(monkeypatch, tmp_path):
-    if os.environ.get("CI") != "true":
-        pytest.importorskip("mujoco")
+def test_no_opengl_is_a_line_that_names_the_package(mujoco, monkeypatch, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NO_LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))

@@ -72,10 +72,9 @@ def test_every_part_of_a_mesh_faces_outwards():
 
 
 @pytest.mark.parametrize("size", [1.0, 0.85])
-def test_mujoco_puts_a_mesh_where_it_says(size):
+def test_mujoco_puts_a_mesh_where_it_says(mujoco, size):
     """It moves meshes to their centre of mass, and turns them."""
-    mujoco = pytest.importorskip("mujoco")
-    world = TABLETOP.with_sizes((1.0, size)) if size != 1 else TABLETOP
+    world = replace(TABLETOP, sizes=(1.0, size)) if size != 1 else TABLETOP
     model = mujoco.MjModel.from_xml_string(world.mjcf())
     data = mujoco.MjData(model)
     for kind in ("cup", "pan", "plate"):
@@ -194,7 +193,7 @@ def test_warp_draws_the_tabletop_as_opengl_does(started):
 
 
 def test_warp_draws_looks_as_opengl_does(started):
-    world = TABLETOP.with_sizes(SIZES)
+    world = replace(TABLETOP, sizes=SIZES)
     slots, look = scenes(world), random_look(world, 3, np.random.default_rng(0))
     opengl, warp = started(OpenGL, world, 32, workers=1), started(Warp, world, 32)
     with_look = draw(opengl, slots, look)
@@ -206,7 +205,7 @@ def test_warp_draws_looks_as_opengl_does(started):
 # Looks
 
 
-@pytest.mark.parametrize("world", [TABLETOP.with_sizes(SIZES), replace(OBJECTS, slots=3)])
+@pytest.mark.parametrize("world", [replace(TABLETOP, sizes=SIZES), replace(OBJECTS, slots=3)])
 def test_the_usual_look_is_none(world, started):
     slots, renderer = scenes(world), started(OpenGL, world, 64, workers=1)
     none = draw(renderer, slots)
@@ -220,13 +219,13 @@ def test_several_sizes_change_nothing_without_a_look(started):
     slots = scenes(TABLETOP)
     one, three = (
         draw(started(OpenGL, world, 64, workers=1), slots)
-        for world in (TABLETOP, TABLETOP.with_sizes(SIZES))
+        for world in (TABLETOP, replace(TABLETOP, sizes=SIZES))
     )
     np.testing.assert_array_equal(three, one)
 
 
 def test_a_look_changes_what_it_says(started):
-    world = TABLETOP.with_sizes(SIZES)
+    world = replace(TABLETOP, sizes=SIZES)
     slots, look = scenes(world, 1), usual_look(world, 1)
     renderer = started(OpenGL, world, 64, frame_size=64, workers=1)
     usual = draw(renderer, slots, look)
@@ -273,7 +272,7 @@ def test_a_look_changes_what_it_says(started):
 
 
 def test_random_looks_follow_from_their_seed():
-    world = TABLETOP.with_sizes(SIZES)
+    world = replace(TABLETOP, sizes=SIZES)
     a, b, c = (random_look(world, 500, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert jax.tree.all(jax.tree.map(np.array_equal, a, b))
     assert not np.array_equal(a.colour, c.colour)
@@ -338,9 +337,8 @@ def write_stl(path, mesh):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(mujoco, tmp_path):
     """A plate with a texture that is red and green, and a coarse one; a cup; a note."""
-    pytest.importorskip("mujoco")
     write_obj(tmp_path / "plate.obj", meshes.plate(), texture=True)
     write_stl(tmp_path / "plate_lite.stl", meshes.lathe([(0.1, 0), (0.13, 0.025)], 12))
     halves = np.zeros((16, 16, 3), np.uint8)
@@ -368,8 +366,7 @@ def test_a_folder_of_meshes_is_a_world(folder, started):
     assert draw(started(OpenGL, plain, 32, workers=1), scenes(plain)).shape == (3, 32, 32, 3)
 
 
-def test_a_thing_is_where_it_stands_wherever_its_file_has_the_origin(tmp_path, started):
-    pytest.importorskip("mujoco")
+def test_a_thing_is_where_it_stands_wherever_its_file_has_the_origin(mujoco, tmp_path, started):
     slots = having(scenes(TABLETOP, 2), kind=np.zeros((2, 3), np.int32))
     images = []
     for name, shift in (("here", 0.0), ("there", 0.1)):
@@ -382,8 +379,7 @@ def test_a_thing_is_where_it_stands_wherever_its_file_has_the_origin(tmp_path, s
     assert psnr(*images) > 50
 
 
-def test_what_is_wrong_with_a_folder_is_said_in_a_line(tmp_path):
-    pytest.importorskip("mujoco")
+def test_what_is_wrong_with_a_folder_is_said_in_a_line(mujoco, tmp_path):
     for empty in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(AirsceneError, match=r"no meshes \(OBJ or STL\) in "):
             world_from_files(empty)

@@ -18,7 +18,6 @@ from rich.console import Console
 
 from airscene import checkpoint, figures
 from airscene.config import EVAL_SEED
-from airscene.errors import AirsceneError
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
@@ -32,7 +31,6 @@ from airscene.inverse.training import Pictures, make_pictures, render_all
 from airscene.presets import preset
 from airscene.progress import train_once
 from airscene.renderers import Renderer, Slots, make_renderer
-from airscene.renderers.files import world_from_files
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE, TABLETOP, Light, World
 from airscene.runs import Run
@@ -68,6 +66,7 @@ SHADOWS = replace(
     light=Light(direction=(0.55, 0.25, -1.0), diffuse=0.6, ambient=0.32),
 )
 """Another light, from the other side, and shadows."""
+BEST = "the seed that explains held-out images best"
 ORDERS = {"order by kind": "by their kinds", "order by place": "by their places"}
 
 
@@ -313,11 +312,7 @@ def crockery() -> World | None:
     given = os.environ.get("AIRSCENE_DATA")
     if not given or not (Path(given) / "crockery").is_dir():
         return None
-    world = replace(world_from_files(Path(given) / "crockery"), shadows=True)
-    kinds = make_problem("tabletop").kinds
-    if tuple(kind.name for kind in world.kinds) != kinds:
-        raise AirsceneError(f"{Path(given) / 'crockery'} must have meshes of {', '.join(kinds)}")
-    return world
+    return results.other_things(make_problem("tabletop"), str(Path(given) / "crockery"))
 
 
 def transferred(
@@ -351,7 +346,7 @@ def transferred(
     )
     caption = (
         "Pictures that training never saw, and what is inferred from them, drawn as usual: another "
-        f"light with shadows. {scans} Of each network, the seed with the best ELBO."
+        f"light with shadows. {scans} Of each network, {BEST}."
     )
     return rows, (caption, figures.rows_of_images({"image": images, **drawn}))
 
@@ -386,7 +381,7 @@ def reconstructions(
     fixed = (
         "Held-out images; what AIR infers, never having seen a label"
         + "; what the same network infers that was trained on the labels" * ("supervised" in both)
-        + ". All rendered again from the parameters. Of each network, the seed with the best ELBO.",
+        + f". All rendered again from the parameters. Of each network, {BEST}.",
         figures.rows_of_images(both),
     )
     pair, some = rows("tabletop-camera", ("camera",))
@@ -430,7 +425,7 @@ def policy_figure(model: Trained, found: Slots, steps: list[Row]) -> tuple[str, 
     """What each step of the best seed looks for (figure 7, right)."""
     mine = next(row for row in steps if row["seed"] == model.best)
     caption = (
-        "The policy of AIR's seed with the best ELBO. Left: where on the table each step finds "
+        f"The policy of AIR, {BEST}. Left: where on the table each step finds "
         "things, seen from above; the camera is below. Right: the kinds of what it finds. "
         + _order_in_words(mine["order by kind"], mine["order by place"])
     )

@@ -47,10 +47,12 @@ def evaluate_all(
     """
     renderer = make_renderer("auto", served.problem.world, RENDER_SIZE)
     try:
-        pictures = make_pictures(served.problem, renderer, scenes, ("test", seed))
+        call = (scenes, ("test", seed))
         if meshes:
             with OpenGL(other_things(served.problem, meshes), RENDER_SIZE) as other:
-                pictures = Pictures(render_all(other, pictures.truth), pictures.truth)
+                pictures = make_pictures(served.problem, other, *call)
+        else:
+            pictures = make_pictures(served.problem, renderer, *call)
         return finite(evaluate_on(served, run, pictures, renderer))
     finally:
         renderer.close()

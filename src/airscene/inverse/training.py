@@ -5,6 +5,7 @@ the program: with the images of the batch, of each kind, and all their displaced
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from airscene.errors import AirsceneError
 from airscene.inverse import objective
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.model import InverseNetwork
-from airscene.inverse.objective import Likelihood, Objective, Render
+from airscene.inverse.objective import Likelihood, Objective
 from airscene.inverse.problem import Problem, make_problem
 from airscene.renderers import (
     Look,
@@ -109,7 +110,7 @@ def randomised(pictures: Pictures, config: InverseConfig, name: str) -> Pictures
 
     Looks of another name have nothing in common.
     """
-    world = problem_of(config).world.with_sizes(SIZES)
+    world = replace(problem_of(config).world, sizes=SIZES)
     rng = np.random.default_rng([*name.encode(), config.data_seed])
     look = random_look(world, len(pictures), rng)
     with renderer_for(config, world) as renderer:
@@ -247,7 +248,9 @@ class InverseTrainer:
             x, y = (a.astype(jnp.float32) / 255 for a in (images, targets))
             slots, _ = jax.vmap(model.best)(x)
             again = likelihood(y, self.renderer(slots))
-            return elbo(model, x, y, key, self.renderer, likelihood), jnp.mean(again), slots
+            call = (model, x, y, key, self.renderer, likelihood)
+            value = objective.enumerated(*call, gradient=False).value
+            return value, jnp.mean(again), slots
 
         def one(model):
             total = len(pictures)
@@ -262,10 +265,3 @@ class InverseTrainer:
             return Seen(jnp.mean(value), jnp.mean(again), slots)
 
         return jax.vmap(one)(models)
-
-
-def elbo(
-    model: InverseNetwork, x: Array, y: Array, key: Array, render: Render, likelihood: Likelihood
-) -> Float[Array, ""]:
-    """The mean ELBO of a batch."""
-    return objective.enumerated(model, x, y, key, render, likelihood, gradient=False).value

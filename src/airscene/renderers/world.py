@@ -87,15 +87,11 @@ class World:
     orbit: bool = False
     """Whether the camera moves on a circle about z."""
     sizes: tuple[float, ...] = (1.0,)
-    """What things can be scaled by: there is a body for each."""
+    """What things can be scaled by, to choose from by `Look.size`: there is a body for each."""
     light: Light = field(default_factory=Light)
     shadows: bool = False
     """For OpenGL; Warp has shadows of its own, and none here."""
     table: Colour = (0.55, 0.43, 0.32)
-
-    def with_sizes(self, sizes: tuple[float, ...]) -> "World":
-        """The same world with things of several sizes, to choose from by `Look.size`."""
-        return replace(self, sizes=sizes)
 
     def mjcf(self, extra: str = "", without_bodies: bool = False) -> str:
         """The MJCF. `extra` is put into its worldbody."""
