@@ -296,7 +296,7 @@ def test_empty_slots_keep_learning_where_something_might_be():
 
 def test_patches_are_attended_to_one_after_the_other():
     config = replace(CONFIG, patch=2, patch_features=8, context=1)
-    core = PatchCore(config, 3, 5, jax.random.key(0))
+    core = PatchCore(config, 3, 5, 0, jax.random.key(0))
     seen = jax.random.normal(jax.random.key(1), (SIDE, SIDE, 3))
     prepared, taken, centres = core.prepare(seen), core.start(), []
     for _ in range(3):
@@ -313,11 +313,11 @@ def test_patches_are_attended_to_one_after_the_other():
 
 def test_a_patch_is_seen_alike_wherever_it_is():
     config = replace(CONFIG, patch=2, patch_features=8, context=1)
-    core = PatchCore(config, 3, 5, jax.random.key(0))
+    core = PatchCore(config, 3, 5, 0, jax.random.key(0))
     image = np.zeros((SIDE, SIDE, 3), np.float32)
     image[2:4, 2:4] = 1
-    one = core.prepare(jnp.asarray(image))
-    other = core.prepare(jnp.asarray(np.roll(image, 2, axis=1)))
+    _, one = core.prepare(jnp.asarray(image))
+    _, other = core.prepare(jnp.asarray(np.roll(image, 2, axis=1)))
     np.testing.assert_allclose(one[:, :-1][1, 1], other[1, 2], rtol=1e-5)
 
 
@@ -357,6 +357,41 @@ def test_an_angle_that_goes_round_has_no_seam():
     z = model.standardised(jnp.array([0.1, -0.2, 3.1]), near)
     expected = [0.1, -0.2, 3.1 - 2 * np.pi]
     np.testing.assert_allclose(model.pose(z), expected, rtol=1e-5)
+
+
+def test_angles_are_compared_all_around_and_then_nearby():
+    """Of a likelihood that knows one angle: towards it from anywhere, exact in the end."""
+    yaw = Parameter("yaw", 1.8, 0.1, np.pi, 2 * np.pi)
+    problem = replace(PROBLEM, parameters=(PROBLEM.parameters[0], yaw), slots=2)
+    away = jnp.linspace(-3.0, 3.0, 13)
+
+    def slope(likelihood, coarse):  # of the second slot
+        moves, weights = objective._stencil(problem, coarse)
+        values = likelihood(away[:, None] + moves[:, 1, 1])
+        slopes, _ = objective._slopes(values, problem, weights)
+        return slopes[:, 1, 1]
+
+    peak = lambda angle: 100 * jnp.exp(20 * (jnp.cos(angle) - 1))  # noqa: E731
+    found = slope(peak, 1.0)
+    assert (found[away < 0] > 0.5).all() and (found[away > 0] < -0.5).all()
+    wave = lambda angle: jnp.cos(angle)  # noqa: E731
+    np.testing.assert_allclose(slope(wave, 0.0), -jnp.sin(away), atol=0.02)
+    np.testing.assert_allclose(slope(lambda a: 3 * a, 0.0), 3.0, rtol=0.01)
+
+
+def test_the_turn_of_a_thing_is_read_from_a_close_look():
+    around = replace(
+        PROBLEM, parameters=(*PROBLEM.parameters, Parameter("yaw", 1.8, 0.1, np.pi, 2 * np.pi))
+    )
+    config = replace(CONFIG, patch=2, patch_features=8, context=1)
+    model = InverseNetwork(around, config, jnp.zeros((SIDE, SIDE, 3)), jax.random.key(0))
+    x = images(2)[0]
+    turned = eqx.tree_at(lambda m: m.core.turn.output.bias, model, jnp.array([-1.0, 5.0]))
+    (before, _), (after, _) = (first_step(m, x) for m in (model, turned))
+    np.testing.assert_array_equal(before.where.mean[:2], after.where.mean[:2])
+    assert abs(float(1.8 * after.where.mean[2]) - np.pi / 2) < 0.3  # to the side
+    gradient = jax.grad(lambda m: first_step(m, x)[0].where.mean[2])(model)
+    assert flat(gradient.core.turn).any() and not flat(gradient.core.propose).any()
 
 
 def test_angles_are_compared_modulo_the_symmetry():
@@ -514,8 +549,10 @@ def test_files_from_before_networks_had_cores(tmp_path, monkeypatch):
     shown = make_pictures(PROBLEM, RENDERER, 20, ("train", 0))
     state, model = start(config, PROBLEM, shown), network()
 
-    def as_before(names):  # version 2
-        return {name.replace("core.", ""): array for name, array in names.items()}
+    def as_before(names):  # version 2; heads of models had outputs for the turns of all parameters
+        heads = {"core.head.weight", "core.head.bias"} & names.keys()
+        longer = {n: np.insert(names[n], [1 + 2 + 2] * 2, 7.0, axis=0) for n in heads}
+        return {name.replace("core.", ""): array for name, array in (names | longer).items()}
 
     real = checkpoint._named
     with monkeypatch.context() as old:

@@ -141,6 +141,12 @@ def test_kl_is_the_integral(mean, sd):
     np.testing.assert_allclose(kl, integral, rtol=1e-5, atol=1e-6)
 
 
+def test_the_prior_of_an_angle_is_uniform():
+    q, period = Normal(jnp.array([0.5, 3.0]), jnp.array([0.7, 0.1])), 4.0
+    of_it = q.kl(np.array([0.0, period])) - Normal(q.mean[:1], q.sd[:1]).kl()
+    np.testing.assert_allclose(of_it, np.log(period) - stats.norm(0, 0.1).entropy(), rtol=1e-5)
+
+
 def test_normals_sum_over_the_last_axis_only():
     q = Normal(jnp.ones((4, 3)), 2 * jnp.ones((4, 3)))
     np.testing.assert_allclose(q.kl(), np.full(4, 3 * (2.0 - np.log(2.0))), rtol=1e-6)

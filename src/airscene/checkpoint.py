@@ -27,7 +27,7 @@ from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.model import AIR
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """1: omega's network lay beside the core; now each core has its own. 2: networks that invert a
 renderer had no core."""
 
@@ -158,11 +158,21 @@ def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[
             if header.get("version", 0) < 3 and any(n.endswith("usual") for n in stored):
                 own = re.compile(r"(?<![a-z])(image|recurrent|head)\.")
                 stored = {own.sub(r"core.\1.", name): a for name, a in stored.items()}
+            if header.get("version", 0) < 4 and "problem" in header:
+                stored = _without_turns(stored, header["problem"])
             return stored, header
     except (SafetensorError, ValueError, TypeError) as error:
         raise AirsceneError(f"{path} is damaged or not a safetensors file: {error}") from None
     except OSError as error:
         raise AirsceneError(f"cannot read {path}: {_reason(error)}") from None
+
+
+def _without_turns(stored: dict[str, np.ndarray], problem: Any) -> dict[str, np.ndarray]:
+    """A network from before only angles that go round had outputs for their direction."""
+    most = 1 + len(problem["kinds"]) + len(problem["parameters"])
+    unused = slice(most, most + len(problem["parameters"]))
+    heads = ("core.head.weight", "core.head.bias")
+    return {n: np.delete(a, unused, 0) if n in heads else a for n, a in stored.items()}
 
 
 def _named(tree: Any) -> dict[str, Any]:

@@ -39,9 +39,9 @@ DRAW = ModelConfig(
 
 TABLETOP = InverseConfig(
     world="tabletop",
-    steps=12_000,
+    steps=8_000,
     batch=64,
-    anneal=8_000,
+    anneal=5_000,
     rays=2,
     scenes=60_000,
     **SEVERAL,

@@ -81,6 +81,13 @@ class Normal(eqx.Module):
         standard = (z - self.mean) / self.sd
         return -jnp.sum(standard**2 / 2 + jnp.log(self.sd) + np.log(2 * np.pi) / 2, axis=-1)
 
-    def kl(self) -> Float[Array, "*rest"]:
-        """KL(self || Normal(0, 1)), summed over the last axis."""
-        return jnp.sum((self.mean**2 + self.sd**2 - 1) / 2 - jnp.log(self.sd), axis=-1)
+    def kl(self, period: Float[np.ndarray, " last"] | float = 0.0) -> Float[Array, "*rest"]:
+        """KL(self || Normal(0, 1)), summed over the last axis.
+
+        An element with a period above 0 lies on a circle of that length, and its prior is uniform:
+        right where self is narrow beside it.
+        """
+        expected = (self.mean**2 + self.sd**2 + np.log(2 * np.pi)) / 2  # -log p(z)
+        uniform = np.log(np.where(np.asarray(period) > 0, period, 1.0))
+        expected = jnp.where(np.asarray(period) > 0, uniform, expected)
+        return jnp.sum(expected - jnp.log(self.sd) - (1 + np.log(2 * np.pi)) / 2, axis=-1)

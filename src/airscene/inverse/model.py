@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from airscene.attention import read
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.problem import Problem
 from airscene.networks import MLP, PatchEmbedding, each, with_neighbours
@@ -26,6 +27,9 @@ CONTRAST = 8.0
 
 TAKEN = 20.0
 """What a patch that is taken scores less."""
+
+CLOSE = 0.625
+"""Side of a close look, relative to the image's: a thing, its handle, and some space around."""
 
 Image = Float[Array, "side side channels"]
 
@@ -49,12 +53,14 @@ class WholeCore(eqx.Module):
     recurrent: eqx.nn.Linear
     head: eqx.nn.Linear
 
-    def __init__(self, config: NetworkConfig, others: int, outputs: int, key: Key[Array, ""]):
+    def __init__(
+        self, config: NetworkConfig, others: int, outputs: int, turns: int, key: Key[Array, ""]
+    ):
         keys, hidden = jax.random.split(key, 3), config.hidden
         pixels = config.input_size**2 * config.channels
         self.image = MLP(pixels, hidden, hidden, keys[0])
         self.recurrent = eqx.nn.Linear(2 * hidden + others, hidden, key=keys[1])
-        self.head = eqx.nn.Linear(hidden, outputs, key=keys[2])
+        self.head = eqx.nn.Linear(hidden, outputs + turns, key=keys[2])
 
     def prepare(self, x: Image) -> Float[Array, " hidden"]:
         """What is seen of the image: computed once, used in every step."""
@@ -74,16 +80,20 @@ class PatchCore(eqx.Module):
     """The same small network on every patch of the image and its neighbours: attend, infer, repeat.
 
     Every patch proposes a thing, and scores it; the best one and its neighbours choose. In the next
-    step, they are known to be taken.
+    step, they are known to be taken. Which way the thing is turned, if that can be seen, is read
+    from a close look at the image around them.
     """
 
     embed: PatchEmbedding
     context: list[eqx.nn.Linear]
     propose: MLP
+    turn: MLP | None
     side: int = eqx.field(static=True)
 
-    def __init__(self, config: NetworkConfig, others: int, outputs: int, key: Key[Array, ""]):
-        keys, features = jax.random.split(key, 3), config.patch_features
+    def __init__(
+        self, config: NetworkConfig, others: int, outputs: int, turns: int, key: Key[Array, ""]
+    ):
+        keys, features = jax.random.split(key, 4), config.patch_features
         self.side = config.input_size // config.patch
         self.embed = PatchEmbedding(config.patch, config.channels, features, keys[0])
         self.context = [
@@ -91,27 +101,34 @@ class PatchCore(eqx.Module):
             for k in jax.random.split(keys[1], config.context)
         ]
         self.propose = MLP(features + 4 + others, config.hidden, 1 + outputs, keys[2])
+        pixels = self._close(config.input_size) ** 2 * config.channels
+        self.turn = MLP(pixels, config.hidden, turns, keys[3]) if turns else None
 
-    def prepare(self, x: Image) -> Float[Array, "rows columns features"]:
-        """The features of every patch, which knows its neighbours: computed once."""
+    @staticmethod
+    def _close(size: int) -> int:
+        """The side in pixels of a close look."""
+        return round(CLOSE * size)
+
+    def prepare(self, x: Image) -> tuple[Image, Float[Array, "rows columns features"]]:
+        """The image; the features of every patch, which knows its neighbours: computed once."""
         features = self.embed(x)
         for layer in self.context:
             features = features + jax.nn.relu(each(layer, with_neighbours(features)))
-        return features
+        return x, features
 
     def start(self) -> Float[Array, "rows columns"]:
         """What is taken before the first step: nothing."""
         return jnp.zeros((self.side, self.side))
 
-    def __call__(self, prepared: Array, h: Array, others: Array) -> tuple[Array, Array]:
+    def __call__(self, prepared: Any, h: Array, others: Array) -> tuple[Array, Array]:
         """One step: omega, and what is taken after it."""
-        n = self.side
+        n, (x, features) = self.side, prepared
         at = jnp.asarray((2 * np.arange(n) + 1) / n - 1)
         v, u = jnp.meshgrid(at, at, indexing="ij")
         near = jnp.sum(with_neighbours(h[..., None]), axis=-1)
         known = jnp.stack([2 * u, 2 * v, h, near], axis=-1)
         wide = jnp.broadcast_to(others, (n, n, len(others)))
-        proposals = each(self.propose, jnp.concatenate([prepared, known, wide], axis=-1))
+        proposals = each(self.propose, jnp.concatenate([features, known, wide], axis=-1))
         score = proposals[..., 0] - TAKEN * h
         best = jnp.argmax(score)
         row, column = best // n, best % n
@@ -119,7 +136,13 @@ class PatchCore(eqx.Module):
             jnp.abs(jnp.arange(n) - column) <= 1
         )
         weight = jax.nn.softmax(jnp.where(at_hand, score, -jnp.inf).ravel()).reshape(n, n)
-        return jnp.einsum("rc,rco->o", weight, proposals[..., 1:]), jnp.minimum(h + weight, 1.0)
+        omega = jnp.einsum("rc,rco->o", weight, proposals[..., 1:])
+        if self.turn is not None:
+            centre = jax.lax.stop_gradient(jnp.array([jnp.sum(weight * u), jnp.sum(weight * v)]))
+            side = self._close(len(x))
+            close = read(x, jnp.array([side / len(x), *centre]), side)
+            omega = jnp.concatenate([omega, self.turn(close.ravel())])
+        return omega, jnp.minimum(h + weight, 1.0)
 
 
 class InverseNetwork(eqx.Module):
@@ -144,8 +167,8 @@ class InverseNetwork(eqx.Module):
             self.camera = MLP(pixels, config.hidden, 2, key_camera)
             others += 1
         core = PatchCore if config.patch else WholeCore
-        outputs = 1 + len(problem.kinds) + 3 * len(problem.parameters)
-        self.core = core(config, others, outputs, key)
+        outputs = 1 + len(problem.kinds) + 2 * len(problem.parameters)
+        self.core = core(config, others, outputs, 2 * problem.rounds, key)
 
     @property
     def _z_size(self) -> int:
@@ -183,17 +206,19 @@ class InverseNetwork(eqx.Module):
             others.append(z_camera)
         omega, h = self.core(prepared, h, jnp.concatenate(others))
         kinds = len(self.problem.kinds)
-        logit, kind, mean, side, sd = jnp.split(
+        logit, kind, mean, sd, turns = jnp.split(
             omega, np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
         )
-        where = Normal(self._mean(mean, side), self._bounded(sd))
+        where = Normal(self._turned(mean, turns), self._bounded(sd))
         return Omega(logit[0], jax.nn.log_softmax(kind), where), h
 
-    def _mean(self, mean: Array, side: Array) -> Array:
-        """The mean of z_where; for a parameter on a circle, the direction of two outputs."""
-        period = np.array([p.period for p in self.problem.parameters])
-        angle = jnp.arctan2(side, 1 + mean) / (2 * np.pi) * period / self._sd
-        return jnp.where(period > 0, angle, mean)
+    def _turned(self, mean: Array, turns: Float[Array, " outputs"]) -> Array:
+        """The mean of z_where: for each parameter on a circle, the direction of two outputs."""
+        period = self.problem.periods
+        rounds = np.flatnonzero(period)
+        ahead, aside = turns.reshape(-1, 2).T
+        angle = jnp.arctan2(aside, 1 + ahead) / (2 * np.pi)
+        return mean.at[rounds].set(angle * period[rounds])
 
     @property
     def _sd(self) -> Float[np.ndarray, " parameters"]:
@@ -208,7 +233,7 @@ class InverseNetwork(eqx.Module):
     ) -> Array:
         """The inverse of `pose`; of all that an angle on a circle can be, the nearest to `near`."""
         z = pose / self._sd
-        period = np.array([p.period for p in self.problem.parameters]) / self._sd
+        period = self.problem.periods
         turns = jnp.round((z - near) / np.where(period > 0, period, 1.0))
         return z - jax.lax.stop_gradient(turns) * period
 

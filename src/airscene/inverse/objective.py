@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from airscene.inverse.model import InverseNetwork, Omega, stacked
-from airscene.inverse.problem import Problem
+from airscene.inverse.problem import Parameter, Problem
 from airscene.renderers import Slots
 
 Images = Float[Array, "batch side side channels"]
@@ -31,6 +31,8 @@ class Likelihood(eqx.Module):
     """Nats that a thing which is there is worth: above 0 only early in training."""
     temperature: Float[Array, ""] | float = 1.0
     """Of presence and kind: above 1, early in training, their entropy counts for more."""
+    coarse: Float[Array, ""] | float = 0.0
+    """1 where things are turned all around to see which way is better, 0 where by small steps."""
 
     def __call__(
         self,
@@ -86,9 +88,10 @@ def enumerated(
     if problem.presence < 1:
         present = jax.random.bernoulli(keys[3], jax.nn.sigmoid(q.logit)).astype(jnp.float32)
     drawn = jax.lax.stop_gradient(Slots(present, kind, pose, best.camera))
-    scenes = [_cases(drawn, problem), *([_moved(drawn, problem)] if gradient else [])]
+    moves, weights = _stencil(problem, likelihood.coarse)
+    scenes = [_cases(drawn, problem), *([_moved(drawn, problem, moves)] if gradient else [])]
     log_lik = _log_likelihoods(scenes, y, render, likelihood)
-    slopes, turn = _slopes(log_lik[1], problem) if gradient else (0.0, None)
+    slopes, turn = _slopes(log_lik[1], problem, weights) if gradient else (0.0, None)
     ahead = jnp.sum(slopes * _only_gradient(pose), axis=-1)
     elbo = _elbo(q, problem, log_lik[0], ahead, likelihood, floor)
     if turn is not None and best.camera is not None:
@@ -117,7 +120,7 @@ def _elbo(
     if problem.presence < 1:
         yes, log_yes = jax.nn.sigmoid(q.logit), jax.nn.log_sigmoid(q.logit)
     with_it = jnp.sum(q_kind * cases[..., 1:], axis=-1) + likelihood.bonus  # (batch, slots)
-    kl = hot * jnp.sum(q_kind * (q.log_kind + np.log(kinds)), axis=-1) + q.where.kl()
+    kl = hot * jnp.sum(q_kind * (q.log_kind + np.log(kinds)), axis=-1) + q.where.kl(problem.periods)
     inside, expected = with_it - kl + ahead, yes * with_it
     elbo = yes * (held(inside) - hot * (log_yes - np.log(problem.presence)))
     elbo += jnp.maximum(held(yes), floor) * _only_gradient(inside)
@@ -146,17 +149,45 @@ def _cases(drawn: Slots, problem: Problem) -> Slots:
     return Slots(present, kind, wide.pose, wide.camera)
 
 
-def _moved(drawn: Slots, problem: Problem) -> Slots:
-    """Scenes in which each parameter of each slot, which is there, is a step ahead, then behind.
+def _stencil(problem: Problem, coarse: Array | float) -> tuple[Array, Array]:
+    """How poses are displaced, and how each log-likelihood then weighs in each slope.
 
-    And in which the camera is, at the end.
+    Both (displacements, slots, parameters): in each slot, each parameter ahead, then behind.
     """
-    n, p = problem.slots, len(problem.parameters)
-    moves = jnp.eye(n * p).reshape(n * p, n, p) * jnp.array(problem.steps)
-    moves = jnp.concatenate([moves, -moves])
+    axes = np.eye(len(problem.parameters))
+    steps = [_steps(p, coarse) for p in problem.parameters]
+
+    def spread(which: int) -> Array:
+        ahead = [step[which][:, None] * axis for step, axis in zip(steps, axes, strict=True)]
+        both = jnp.concatenate([*ahead, *(-a for a in ahead)])
+        each = jnp.eye(problem.slots)[:, None, :, None] * both[None, :, None]
+        return each.reshape(-1, *each.shape[2:])
+
+    return spread(0), spread(1)
+
+
+def _steps(p: Parameter, coarse: Array | float) -> tuple[Array, Array]:
+    """The steps in which a parameter goes ahead and behind, and the weight of each difference.
+
+    On a line, one: central differences. On a circle three, weighted as in the derivative of the
+    log-likelihood blurred by a von Mises distribution a step wide. As long as steps are coarse, an
+    eighth of a turn, a handle is found from all around.
+    """
+    if not p.period:
+        return jnp.array([p.step]), jnp.array([1 / (2 * p.step)])
+    unit, times = 2 * np.pi / p.period, np.arange(1, 4)
+    step = p.step * (np.pi / 4 / (unit * p.step)) ** coarse
+    turn = unit * step
+    density = jnp.exp((jnp.cos(turn * times) - 1) / turn**2)
+    slope = density * jnp.sin(turn * times) / turn**2
+    return step * jnp.asarray(times), unit * slope / (1 + 2 * jnp.sum(density))
+
+
+def _moved(drawn: Slots, problem: Problem, moves: Array) -> Slots:
+    """Scenes with each displacement, of a thing that is there; at the end, the camera's two."""
     turned = jnp.zeros(len(moves))
     if problem.camera is not None:
-        moves = jnp.concatenate([moves, jnp.zeros((2, n, p))])
+        moves = jnp.concatenate([moves, jnp.zeros((2, *moves.shape[1:]))])
         turned = jnp.concatenate([turned, problem.camera.step * jnp.array([1.0, -1.0])])
     wide = _repeated(drawn, len(moves))
     present = jnp.where(jnp.any(moves != 0, axis=-1), 1.0, wide.present)
@@ -164,11 +195,10 @@ def _moved(drawn: Slots, problem: Problem) -> Slots:
     return Slots(present, wide.kind, wide.pose + moves, camera)
 
 
-def _slopes(log_lik: Array, problem: Problem) -> tuple[Array, Array | None]:
-    """Central differences of the log-likelihoods of `_moved`: of the poses, and of the camera."""
-    n, p = problem.slots, len(problem.parameters)
-    ahead, behind, camera = jnp.split(log_lik, [n * p, 2 * n * p], axis=1)
-    slopes = ((ahead - behind) / 2).reshape(-1, n, p) / jnp.array(problem.steps)
+def _slopes(log_lik: Array, problem: Problem, weights: Array) -> tuple[Array, Array | None]:
+    """Those of the log-likelihood, from the scenes of `_moved`: of the poses, and of the camera."""
+    poses, camera = jnp.split(log_lik, [len(weights)], axis=1)
+    slopes = jnp.einsum("bm,mnp->bnp", poses, weights)
     if problem.camera is None:
         return slopes, None
     return slopes, (camera[:, 0] - camera[:, 1]) / (2 * problem.camera.step)
@@ -221,7 +251,9 @@ def _rollout(model: InverseNetwork, x: Array, key: Array) -> tuple[Slots, Array,
         noise = jax.random.normal(key_where, omega.where.mean.shape)
         z_where = omega.where.at(noise)
         log_what = omega.log_kind[kind]
-        inside = -jax.lax.stop_gradient(log_what) - np.log(kinds) - omega.where.kl()
+        inside = (
+            -jax.lax.stop_gradient(log_what) - np.log(kinds) - omega.where.kl(model.problem.periods)
+        )
         log_q += there * log_what
         log_ratio += there * inside
         if prior < 1:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from jaxtyping import Float
 
 from airscene.config import require
 from airscene.errors import AirsceneError
@@ -15,11 +16,11 @@ from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, World
 
 @dataclass(frozen=True)
 class Parameter:
-    """One continuous parameter of a pose. Its prior is Normal(0, sd)."""
+    """One continuous parameter of a pose. Its prior is Normal(0, sd); on a circle, uniform."""
 
     name: str
     sd: float
-    """Standard deviation of the prior."""
+    """Standard deviation of the prior, and the unit of z_where."""
     step: float
     """Step of the finite differences."""
     limit: float
@@ -74,6 +75,16 @@ class Problem:
                 "and evaluated without it"
             )
         return world_of(self.name, self.meshes)
+
+    @property
+    def periods(self) -> Float[np.ndarray, " parameters"]:
+        """How long each parameter's circle is, in its sds; 0 for those on a line."""
+        return np.array([p.period / p.sd for p in self.parameters])
+
+    @property
+    def rounds(self) -> int:
+        """How many parameters lie on a circle."""
+        return sum(p.period > 0 for p in self.parameters)
 
     @property
     def steps(self) -> tuple[float, ...]:
