@@ -31,30 +31,31 @@ def make_mesh(asked: Devices, seeds: int, batch: int) -> Mesh:
     asked: how many there are to be, of all processes together; `auto`: as many as are of use.
     """
     processes, here = jax.process_count(), jax.local_device_count()  # alike on all processes
+    each = per_process(asked, seeds, batch, processes, here)
+    return mesh_of([d for p in range(processes) for d in jax.local_devices(p)[:each]], seeds)
+
+
+def per_process(asked: Devices, seeds: int, batch: int, processes: int, here: int) -> int:
+    """How many of the devices that are `here`, as at each of the processes, are taken."""
     if asked == "auto":
         usable = [n for n in range(1, here + 1) if _divides(n * processes, seeds, batch)]
         worthy = [n for n in usable if _split(n * processes, seeds) <= max(1, batch // SHARE)]
         if not usable:
             raise AirsceneError(_indivisible(processes, seeds, batch))
-        each = max(worthy, default=usable[0])
-    else:
-        total = processes * here
-        if not 1 <= asked <= total:
-            raise AirsceneError(f"devices must be from 1 to {total}, the most there are: {asked}")
-        if asked % processes:
-            raise AirsceneError(
-                f"devices must be a multiple of the {processes} processes, not {asked}"
-            )
-        if not _divides(asked, seeds, batch):
-            raise AirsceneError(_indivisible(asked, seeds, batch))
-        each = asked // processes
-    return mesh_of([d for d in jax.devices() if d in _firsts(each)], seeds)
+        return max(worthy, default=usable[0])
+    most = processes * here
+    if not 1 <= asked <= most:
+        raise AirsceneError(f"devices must be from 1 to {most}, the most there are, not {asked}")
+    if asked % processes:
+        raise AirsceneError(f"devices must be a multiple of the {processes} processes, not {asked}")
+    if not _divides(asked, seeds, batch):
+        raise AirsceneError(_indivisible(asked, seeds, batch))
+    return asked // processes
 
 
 def mesh_of(devices: Sequence[Any], seeds: int = 1) -> Mesh:
     """A mesh of these devices: as many as divide the seeds go to them, the rest to the batch."""
-    shape = (-1, _split(len(devices), seeds))
-    grid = np.array(devices).reshape(shape)
+    grid = np.array(devices).reshape(-1, _split(len(devices), seeds))
     return Mesh(grid, ("seeds", "batch"), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
@@ -74,11 +75,6 @@ def in_words(mesh: Mesh) -> str:
         parts.append(f"minibatches in {mesh.shape['batch']}")
     divided = f" ({', '.join(parts)})" if parts else ""
     return f", on {mesh.size} of {total} devices{divided}"
-
-
-def _firsts(each: int) -> set[Any]:
-    """The first devices of each process."""
-    return {d for p in range(jax.process_count()) for d in jax.local_devices(p)[:each]}
 
 
 def _split(devices: int, seeds: int) -> int:

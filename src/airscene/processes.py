@@ -55,6 +55,8 @@ def find_team(
     """The team by the options, and where they say nothing by what Slurm, Open MPI or Kubernetes
     set; None if this process is alone.
     """
+    if processes == 1:
+        return None
     env, found = environment, _launched(environment)
     coordinator = coordinator or env.get("JAX_COORDINATOR_ADDRESS") or found.coordinator
     count = found.processes if processes is None else processes
@@ -66,13 +68,13 @@ def find_team(
     address = re.fullmatch(r"\S+:(\d{1,5})", coordinator)
     if address is None or not 0 < int(address[1]) < 2**16:
         raise AirsceneError(f"coordinator must be HOST:PORT, not {coordinator!r}")
-    if count < 1:
+    if count < 2:
         raise AirsceneError("how many processes are there? --processes P")
     if mine < 0:
         raise AirsceneError("which process is this? --process-id I, from 0 to P - 1")
     if mine >= count:
         raise AirsceneError(f"process-id must lie below processes, {count}, not be {mine}")
-    return None if count == 1 else Team(coordinator, count, mine, found.local_ids)
+    return Team(coordinator, count, mine, found.local_ids)
 
 
 def _launched(env: Mapping[str, str]) -> Team:
@@ -176,6 +178,14 @@ def together(do: Callable[[], T]) -> T:
 def told(make: Callable[[], str]) -> str:
     """What process 0 makes, on every process; the others make nothing."""
     return _exchange(together(lambda: make() if first() else ""))[0]
+
+
+def must_agree(options: str) -> None:
+    """All processes were started with the same options: Slurm's tasks might each be a run."""
+    if len(set(_exchange(options))) > 1:
+        raise AirsceneError(
+            "the processes were given different options; for a run of its own each: --processes 1"
+        )
 
 
 def any_process(*flags: bool) -> tuple[bool, ...]:

@@ -34,7 +34,7 @@ class Train(Generic[C]):
     coordinator: str | None = None
     """HOST:PORT of process 0, if several processes train together."""
     processes: int | None = None
-    """How many processes train together (default: as Slurm or Open MPI say)."""
+    """How many processes train together (default: as Slurm or Open MPI say; 1: this one alone)."""
     process_id: int | None = None
     """Which of them this is, from 0 (default: as Slurm, Open MPI or Kubernetes say)."""
     connect_seconds: float = 300.0
@@ -72,6 +72,7 @@ def train(argv: list[str]) -> int:
         return json.dumps([str(run.path), run.text()])
 
     with processes.ending_together():
+        processes.must_agree(repr((name, path, replace(options, process_id=None))))
         place, text = json.loads(processes.told(begin))
         run = runs.Run.parse(Path(place), text)
         processes.if_lost(run.command())
