@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -28,8 +28,8 @@ from airscene.errors import AirsceneError
 
 HEARTBEAT_SECONDS = 60
 """A process that is not heard of for so long is lost; most losses show at once."""
-SHUTDOWN_SECONDS = 20
-"""How long a process that ends waits for the others to end, too."""
+LAST_WORDS_SECONDS = 1
+"""What is wrong on all is said by all, before the end of one ends the others."""
 
 T = TypeVar("T")
 
@@ -123,7 +123,6 @@ def connect(team: Team, seconds: float) -> None:
         cluster_detection_method="deactivate",
         initialization_timeout=max(1, round(seconds)),
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        shutdown_timeout_seconds=SHUTDOWN_SECONDS,
     )
     _expect("another process was lost before training began")
     each = {len(jax.local_devices(process)) for process in range(team.processes)}
@@ -215,8 +214,9 @@ def _exchange(text: str) -> list[str]:
 
 def disband() -> None:
     """Part, all at once, when training is over: what comes then, process 0 does alone."""
-    if jax.process_count() > 1:
+    if _watch is not None:
         jax.distributed.shutdown()
+        _expect(f"the runtime of JAX ended this process (what is known of it: {_watch.log})")
 
 
 # --- The end of a process -------------------------------------------------------------------
@@ -288,11 +288,10 @@ def ending_together() -> Iterator[None]:
 
 
 def leave(status: int, line: str) -> None:
-    """Say something and end this process, without waiting for others for long; not if alone."""
+    """Say something and end this process, without waiting for the others; not if it is alone."""
     if _watch is None:
         return
     print(line, file=sys.stderr)
     _watch.line, _watch.status = "", status
-    with suppress(Exception):
-        jax.distributed.shutdown()
+    time.sleep(LAST_WORDS_SECONDS)
     _watch.end()
