@@ -18,6 +18,7 @@ from airscene import training
 from airscene.config import ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
+from airscene.devices import alone, sharded
 from airscene.errors import AirsceneError
 from airscene.inference import Predictor, infer_compiled, load
 from airscene.inverse.config import InverseConfig
@@ -42,17 +43,17 @@ def say(name: str, value: float | str, unit: str = "") -> None:
     print(f"{name:58} {text:>12} {unit}", flush=True)
 
 
-def steps_per_second(config: TrainConfig, images: jax.Array, length: int) -> float:
-    box = [training.start(config)]
+def steps_per_second(config: TrainConfig, images: np.ndarray, length: int) -> float:
+    box, shown = [training.start(config)], sharded(images, alone())
 
     def chunk():
-        box[0], elbo = training.train_chunk(config, length, box[0], images)
+        box[0], elbo = training.train_chunk(config, length, box[0], shown)
         return elbo
 
     return length / seconds(chunk, repeats=3)
 
 
-def training_speed(config: TrainConfig, images: jax.Array, fast: bool) -> None:
+def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:
     length = 500 if fast else 50
     say("training, 1 seed", steps_per_second(config, images, length), "steps/s")
     seeds = 16 if fast else 4
@@ -87,7 +88,7 @@ def scaling(config: TrainConfig, fast: bool) -> None:
 
     def ms(config: TrainConfig) -> float:
         shape = (2_000, config.model.height, config.model.width, 1)
-        images = jnp.asarray(np.random.default_rng(0).integers(0, 255, shape, np.uint8))
+        images = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
         return 1e3 / steps_per_second(config, images, length)
 
     for n in (1, 3, 6):
@@ -166,7 +167,7 @@ def main() -> None:
     config = preset("digits")
     images = make_scenes(config.data, config.model, held_out=False).images
     say("device", jax.devices()[0].device_kind)
-    training_speed(config, jnp.asarray(images), fast)
+    training_speed(config, images, fast)
     time_to_99(config, images)
     scaling(config, fast)
     inference_speed(load(arguments.model), fast)

@@ -11,6 +11,7 @@ from airscene import training
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import UNKNOWN
+from airscene.devices import alone, sharded
 from airscene.errors import AirsceneError
 from airscene.labels import CENTRE_SD, Labels, _away, choose, label_loss
 from airscene.model import AIR
@@ -85,7 +86,7 @@ def test_without_boxes_the_loss_is_a_cross_entropy():
     row, n = 5, 2
     labels = Labels(jnp.array([row]), jnp.array([n]), jnp.zeros((1, 0, 2)), placed=False)
     key = jax.random.key(1)
-    loss = label_loss(CONFIG, model, jnp.asarray(shown.images), labels, key)
+    loss = label_loss(CONFIG, model, sharded(shown.images, alone()), labels, key)
     x = jnp.asarray(shown.images[row]) / 255.0
     keys = jax.random.split(jax.random.split(key)[1], 2)
     each = [log_count_posterior(model.rollout(x, model.noise(k)).logit)[n] for k in keys]

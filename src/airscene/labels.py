@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from airscene.config import TrainConfig
 from airscene.data.scenes import Scenes
+from airscene.devices import Sharded
 from airscene.errors import AirsceneError
 from airscene.model import AIR, Step
 from airscene.priors import log_count_posterior, present
@@ -67,7 +68,7 @@ def choose(config: TrainConfig, scenes: Scenes) -> Labels | None:
 def label_loss(
     config: TrainConfig,
     model: AIR,
-    images: Float[Array, "scenes height width channels"] | Array,
+    images: Sharded,
     labels: Labels,
     key: Key[Array, ""],
 ) -> Float[Array, ""]:
@@ -75,7 +76,7 @@ def label_loss(
     key_rows, key_noise = jax.random.split(key)
     batch = max(1, config.batch // SHARE)
     mine = jax.random.randint(key_rows, (batch,), 0, len(labels.rows))
-    x = images[labels.rows[mine]].astype(jnp.float32) / 255
+    x = images.take(labels.rows[mine]).astype(jnp.float32) / 255
 
     def one(x, n, centres, key):
         steps = model.rollout(x, model.noise(key))

@@ -15,19 +15,26 @@ from rich.progress import (
 )
 
 from airscene.data import DATASETS
+from airscene.devices import Devices, in_words
 from airscene.inverse.config import InverseConfig
 from airscene.runs import Run, settled, train_run
-from airscene.tasks import Config, Row
+from airscene.tasks import Config, Row, make_task
 
 SETTLED = 500
 """Before so many steps, every run looks like a failure."""
 
 
-def train_with_table(run: Run, resume: bool, checkpoint_seconds: float, console: Console) -> bool:
+def train_with_table(
+    run: Run,
+    resume: bool,
+    checkpoint_seconds: float,
+    console: Console,
+    devices: Devices = "auto",
+) -> bool:
     """Train into a run folder while the table grows; False if it was interrupted."""
-    config = run.config
+    config, mesh = run.config, make_task(run.config).mesh(devices)
     seeds = f"{config.seeds} seeds" if config.seeds > 1 else f"seed {config.seed}"
-    said = f"training {run.preset} ({seeds}) into {run.path}"
+    said = f"training {run.preset} ({seeds}) into {run.path}{in_words(mesh)}"
     console.print(said, highlight=False, soft_wrap=True)
     table = Table(config, console)
     columns = (
@@ -42,7 +49,7 @@ def train_with_table(run: Run, resume: bool, checkpoint_seconds: float, console:
         def on_step(step: int) -> None:
             bar.update(task, completed=step, description="training")
 
-        return train_run(run, resume, checkpoint_seconds, table.add, on_step)
+        return train_run(run, resume, checkpoint_seconds, table.add, on_step, mesh)
 
 
 def train_once(path: Path, preset: str, config: Config, console: Console) -> bool:

@@ -23,15 +23,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 
 import airscene
-from airscene import checkpoint, figures, report, training
+from airscene import checkpoint, figures, processes, report, training
 from airscene import config as config_
 from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, ModelConfig, TrainConfig
 from airscene.data import DATASETS, Scenes, make_scenes
 from airscene.data.folder import as_scenes
 from airscene.data.scenes import as_float
+from airscene.devices import gathered
 from airscene.errors import AirsceneError
 from airscene.evaluation import Evaluation, evaluate, looked_at
 from airscene.inference import Predictor, load, resolve
@@ -72,12 +75,16 @@ class Run:
 
     def write(self) -> None:
         """Begin the run folder."""
+        checkpoint.write_text(self.path / "config.json", self.text())
+
+    def text(self) -> str:
+        """What config.json says."""
         written = {
             "airscene": airscene.__version__,
             "preset": self.preset,
             "config": asdict(self.config),
         }
-        checkpoint.write_text(self.path / "config.json", json.dumps(written, indent=2) + "\n")
+        return json.dumps(written, indent=2) + "\n"
 
     @property
     def finished(self) -> bool:
@@ -89,17 +96,26 @@ class Run:
     def open(path: Path, expected: Config | None = None) -> "Run":
         """A run folder that is there, with the settings that are expected of it, if any are."""
         try:
-            written = json.loads((path / "config.json").read_text())
-            preset, values = written["preset"], written["config"]
+            text = (path / "config.json").read_text()
         except OSError:
             raise AirsceneError(f"{path} is not a run folder: it has no config.json") from None
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             raise AirsceneError(f"{path / 'config.json'} is damaged") from None
-        kind = InverseConfig if "world" in values else TrainConfig
-        run = Run(path, preset, config_.from_dict(kind, values))
+        run = Run.parse(path, text)
         if expected is not None and run.config != expected:
             raise AirsceneError(f"{path} was trained with other settings; use another --out")
         return run
+
+    @staticmethod
+    def parse(path: Path, text: str) -> "Run":
+        """The run of which config.json says this."""
+        try:
+            written = json.loads(text)
+            preset, values = written["preset"], written["config"]
+        except (ValueError, KeyError, TypeError):
+            raise AirsceneError(f"{path / 'config.json'} is damaged") from None
+        kind = InverseConfig if "world" in values else TrainConfig
+        return Run(path, preset, config_.from_dict(kind, values))
 
     def state(self) -> Any:
         """The training state of the last checkpoint."""
@@ -148,44 +164,74 @@ def train_run(
     checkpoint_seconds: float,
     on_row: Callable[[Row], None],
     on_step: Callable[[int], None],
+    mesh: Mesh | None = None,
 ) -> bool:
-    """Train into a run folder until it is done; False if it was interrupted, and can go on."""
-    config, task = run.config, make_task(run.config)
-    task.prepare()
-    state = None
-    if not (run.path / "config.json").is_file():
-        run.write()
-    if resume and run.checkpoint.is_file():
-        state = run.state()
-        on_step(int(state.step[0]))
-    _truncate(run, 0 if state is None else int(state.step[0]))
+    """Train into a run folder until it is done; False if it was interrupted, and can go on.
+
+    On the devices of `mesh`, else as many as are of use. Of several processes, all must call this;
+    the first reads and writes the folder.
+    """
+    config, task, first = run.config, make_task(run.config), processes.first()
+    mesh = mesh or task.mesh("auto")
+    processes.together(task.prepare)
+    state = _begin(run, resume)
     if state is not None:
-        _save_model(run, state)  # it may have been killed before that was written
+        on_step(int(state.step[0]))
     rows = run.metrics()
     started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
     written = time.monotonic()
     kept = training.snapshot_steps(config) if isinstance(config, TrainConfig) else ()
     with _stop_requests() as stopped:
-        for progress in task.train(state):
+        for progress in task.train(state, mesh):
             on_step(progress.step)
+            late = first and time.monotonic() - written > checkpoint_seconds
+            stop, late = processes.any_process(stopped(), late)
             if progress.step in kept:  # before the checkpoint, so that none is ever missing
                 name = f"{progress.step:0{len(str(config.steps))}}.safetensors"
-                checkpoint.save_snapshot(run.path / "snapshots" / name, progress.state.model)
+                models = gathered(progress.state.model)
+                if first:
+                    checkpoint.save_snapshot(run.path / "snapshots" / name, models)
             done = progress.step == config.steps
             if progress.look is not None:
                 row = task.row(progress, time.monotonic() - started)
-                _append(run, row)
+                if first:
+                    _append(run, row)
                 on_row(row)
                 if not np.isfinite(np.array(row.elbo, float)).any():
                     raise AirsceneError(
                         f"every seed diverged by step {row.step}; try a lower learning rate"
                     )
-            if done or stopped() or time.monotonic() - written > checkpoint_seconds:
-                _save(run, progress.state)
+            if done or stop or late:
+                state = gathered(progress.state)
+                if first:
+                    _save(run, state)
                 written = time.monotonic()
-            if stopped() and not done:
+            if stop and not done:
                 return False
     return True
+
+
+def _begin(run: Run, resume: bool) -> Any:
+    """Begin the run folder, or go on with it: the state of its last checkpoint, if it has one."""
+    state = None
+
+    def begin() -> str:
+        nonlocal state
+        if not (run.path / "config.json").is_file():
+            run.write()
+        if resume and run.checkpoint.is_file():
+            state = run.state()
+        _truncate(run, 0 if state is None else int(state.step[0]))
+        if state is not None:
+            _save_model(run, state)  # it may have been killed before that was written
+        return "" if state is None else "resumed"
+
+    if not processes.told(begin):
+        return None
+    if state is None:
+        shapes = make_task(run.config).skeleton()
+        state = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), shapes)
+    return processes.from_first(state)
 
 
 def _append(run: Run, row: Row) -> None:

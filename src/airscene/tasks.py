@@ -11,10 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from airscene import training
 from airscene.config import ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
+from airscene.devices import Devices, alone, make_mesh
+from airscene.errors import AirsceneError
 from airscene.inverse.config import InverseConfig
 from airscene.labels import Labels, choose
 
@@ -58,7 +61,11 @@ class Task(Protocol):
         """Make the data: what can be wrong with it shows here, before a run folder is begun."""
         ...
 
-    def train(self, state: Any) -> Iterator[Any]:
+    def mesh(self, devices: Devices) -> Mesh:
+        """The devices to train on, if so many are asked for."""
+        ...
+
+    def train(self, state: Any, mesh: Mesh) -> Iterator[Any]:
         """Train on from `state` (None: from the start); `step`, `state` and `look` at each stop."""
         ...
 
@@ -94,13 +101,16 @@ class Counting:
         self.watched = self._others(watch) if watch else None
         self.labels = choose(c, self.shown)
 
-    def train(self, state: Any) -> Iterator[training.Progress]:
+    def mesh(self, devices: Devices) -> Mesh:
+        """As many devices as divide the seeds and the minibatch."""
+        return make_mesh(devices, self.config.seeds, self.config.batch)
+
+    def train(self, state: Any, mesh: Mesh) -> Iterator[training.Progress]:
         """Train on the scenes."""
         assert self.shown is not None and self.held_out is not None
         others = None if self.watched is None else self.watched.images
-        yield from training.train(
-            self.config, self.shown.images, self.held_out.images, state, others, self.labels
-        )
+        data = (self.shown.images, self.held_out.images)
+        yield from training.train(self.config, *data, state, others, self.labels, mesh)
 
     def row(self, progress: training.Progress, seconds: float) -> Row:
         """ELBO and counts; on the watched scenes, too."""
@@ -165,7 +175,13 @@ class Inverting:
             self.shown = randomised(self.shown, c, "train")
             self.held_out = randomised(self.held_out, c, "look")
 
-    def train(self, state: Any) -> Iterator[Any]:
+    def mesh(self, devices: Devices) -> Mesh:
+        """One device: renderers are called from there."""
+        if devices not in ("auto", 1) or jax.process_count() > 1:
+            raise AirsceneError("what inverts a renderer is trained on one device: --devices 1")
+        return alone()
+
+    def train(self, state: Any, mesh: Mesh) -> Iterator[Any]:
         """Train on the pictures."""
         with self.trainer.renderer:
             yield from self.trainer.train(self.shown, self.held_out, state)

@@ -1,8 +1,9 @@
 """Training: one compiled program for a chunk of steps of every seed at once.
 
-The scenes lie on the device, minibatches are drawn inside the program, and the host wakes up only
+The scenes lie on the devices, minibatches are drawn inside the program, and the host wakes up only
 between chunks, for progress, a look at held-out scenes, and checkpoints. All randomness follows
-from (seed, step), so a run that was interrupted goes on as if it had not been.
+from (seed, step), so a run that was interrupted goes on as if it had not been, and on another
+number of devices (`devices`) with the same numbers, but for rounding.
 """
 
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree, UInt8
 
 from airscene.config import TrainConfig
+from airscene.devices import Sharded, alone, gathered, placed, sharded
 from airscene.estimators import Estimator, make_estimator
 from airscene.labels import Labels, label_loss
 from airscene.model import AIR
@@ -68,8 +71,8 @@ def make_optimiser(config: TrainConfig) -> optax.GradientTransformation:
     )
 
 
-def start(config: TrainConfig) -> TrainState:
-    """The state before the first step, for each seed."""
+def start(config: TrainConfig, mesh: Mesh | None = None) -> TrainState:
+    """The state before the first step, for each seed; on one device if no others are named."""
 
     def one(seed):
         key_model, key_estimator = jax.random.split(jax.random.key(seed))
@@ -79,7 +82,9 @@ def start(config: TrainConfig) -> TrainState:
         optimiser = make_optimiser(config).init(learner)
         return TrainState(model, estimator, optimiser, seed, jnp.zeros((), jnp.int32))
 
-    return jax.jit(jax.vmap(one))(config.seed + jnp.arange(config.seeds))
+    numbers = np.arange(config.seed, config.seed + config.seeds, dtype=np.int32)
+    seeds: Any = placed(numbers, mesh or alone(), "seeds")
+    return jax.jit(jax.vmap(one), out_shardings=seeds.sharding)(seeds)
 
 
 def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array, ""]:
@@ -95,14 +100,14 @@ def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array,
 
 
 def train_step(
-    config: TrainConfig, state: TrainState, images: Images, labels: Labels | None = None
+    config: TrainConfig, state: TrainState, images: Sharded, labels: Labels | None = None
 ) -> tuple[TrainState, Array]:
     """One step of one seed: draw a minibatch, estimate the gradient, move."""
     key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
     key_batch, key_loss = jax.random.split(key)
     key_labels = jax.random.fold_in(jax.random.key(state.seed + 2_000_003), state.step)
-    rows = jax.random.randint(key_batch, (config.batch,), 0, images.shape[0])
-    x = images[rows].astype(jnp.float32) / 255
+    rows = jax.random.randint(key_batch, (config.batch,), 0, len(images))
+    x = images.take(rows).astype(jnp.float32) / 255
 
     def loss(learner):
         model, estimator = learner
@@ -123,13 +128,17 @@ def train_chunk(
     config: TrainConfig,
     length: int,
     state: TrainState,
-    images: Images,
+    images: Sharded,
     labels: Labels | None = None,
 ) -> tuple[TrainState, Float[Array, " seeds"]]:
     """`length` steps of every seed in one compiled program; the mean ELBO of each seed."""
 
+    def one(state, known):
+        return train_step(config, state, images, known)
+
     def body(state, _):
-        return jax.vmap(lambda one, known: train_step(config, one, images, known))(state, labels)
+        moved, elbo = jax.vmap(one, spmd_axis_name="seeds")(state, labels)
+        return images.seed_by_seed(moved), elbo
 
     state, elbo = jax.lax.scan(body, state, length=length)
     return state, jnp.mean(elbo, axis=0)
@@ -234,25 +243,28 @@ def train(
     state: TrainState | None = None,
     watched: UInt8[np.ndarray, "more height width channels"] | None = None,
     labels: Labels | None = None,
+    mesh: Mesh | None = None,
 ) -> Iterator[Progress]:
     """Train from the start, or from `state`, and say how it goes after every chunk of steps.
 
     `watched` are scenes to follow beside `held_out`, with counts that training may not show;
-    `labels` what is known of some of the images.
+    `labels` what is known of some of the images; `mesh` the devices, if not one.
     """
-    current = start(config) if state is None else state
-    scenes, others = jnp.asarray(images), jnp.asarray(held_out)
+    mesh = mesh or alone()
+    current = start(config, mesh) if state is None else placed(state, mesh, "seeds")
+    scenes, known = sharded(images, mesh), placed(labels, mesh, "seeds")
+    others, more = placed(held_out, mesh), placed(watched, mesh)
     stops = snapshot_steps(config)
     if state is None and stops:
         yield Progress(0, current, None)
-    for length, step, due in chunks(config, int(current.step[0]), CHUNK, stops):
-        current, _ = train_chunk(config, length, current, scenes, labels)
+    for length, step, due in chunks(config, int(gathered(current.step)[0]), CHUNK, stops):
+        current, _ = train_chunk(config, length, current, scenes, known)
         jax.block_until_ready(current.step)
         looks = [None, None]
         if due:
-            looks[0] = look(current.model, others)
-            if watched is not None:
-                looks[1] = look(stretched(current.model, config), jnp.asarray(watched))
+            looks[0] = gathered(look(current.model, others))
+            if more is not None:
+                looks[1] = gathered(look(stretched(current.model, config), more))
         yield Progress(step, current, *looks)
 
 

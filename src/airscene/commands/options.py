@@ -68,11 +68,11 @@ def _first_sentence(boxed: str) -> str:
     return " ".join(words).rstrip(".:")
 
 
-def screen(stderr: bool = False) -> "Console":
+def screen(stderr: bool = False, quiet: bool = False) -> "Console":
     """Where a command writes for people."""
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, quiet=quiet)
 
 
 def use_compilation_cache() -> None:

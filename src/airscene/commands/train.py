@@ -1,9 +1,10 @@
 """`airscene train`."""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from airscene.commands.options import parse, screen, use_compilation_cache
 from airscene.commands.results import print_result
@@ -28,6 +29,16 @@ class Train(Generic[C]):
     """Go on with the run in --out where it stopped; start it if there is none."""
     checkpoint_seconds: float = 30.0
     """Seconds between checkpoints, from which a run that was killed goes on."""
+    devices: int | Literal["auto"] = "auto"
+    """How many devices to train on: all that divide seeds and batch to any use, or a number."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, if several processes train together."""
+    processes: int | None = None
+    """How many processes train together (default: as Slurm or Open MPI say; 1: this one alone)."""
+    process_id: int | None = None
+    """Which of them this is, from 0 (default: as Slurm, Open MPI or Kubernetes say)."""
+    connect_seconds: float = 300.0
+    """Seconds to wait for the other processes."""
 
 
 def train(argv: list[str]) -> int:
@@ -37,42 +48,71 @@ def train(argv: list[str]) -> int:
         text = "usage: airscene train PRESET [options]   (airscene train PRESET --help lists them)"
         print("\n".join([text, "", "presets:", *lines]))
         return 0 if argv and argv[0] in ("-h", "--help") else 2
-    name, words = argv[0], argv[1:]
+    name, words, path = argv[0], argv[1:], None
+    usual = preset(name)
     if name == "folder" and words and not words[0].startswith("-"):
-        default, words = _looked_at(words[0], words[1:]), words[1:]
-    else:
-        default = preset(name)
-        if name == "folder" and not {"-h", "--help"} & set(words):
-            raise AirsceneError("which folder? airscene train folder PATH")
-    kind = Train[type(default)]
-    description = f"Train `{name}`: {PRESETS[name].description}."
-    options = parse(kind, f"airscene train {name}", words, Train(default), description)
+        path, words = words[0], words[1:]
+    elif name == "folder" and not {"-h", "--help"} & set(words):
+        raise AirsceneError("which folder? airscene train folder PATH")
+    options = _parse(name, words, usual)
     use_compilation_cache()
+    from airscene import processes, runs
+
+    team = processes.find_team(
+        options.coordinator, options.processes, options.process_id, os.environ
+    )
+    if team is not None:
+        processes.connect(team, options.connect_seconds)
+
+    def begin() -> str:
+        asked = options
+        if path is not None:
+            asked = _parse(name, words, _looked_at(path, words))
+        run = _run(name, words, asked)
+        return json.dumps([str(run.path), run.text()])
+
+    with processes.ending_together():
+        processes.must_agree(repr((name, path, replace(options, process_id=None))))
+        place, text = json.loads(processes.told(begin))
+        run = runs.Run.parse(Path(place), text)
+        processes.if_lost(run.command())
+        try:
+            return _train(run, options)
+        except KeyboardInterrupt:
+            stopped = f"\nStopped. Go on with:\n  {run.command()}"
+            processes.leave(130, stopped)
+            print(stopped)
+            return 130
+
+
+def _parse(name: str, words: list[str], default: Any) -> Any:
+    description = f"Train `{name}`: {PRESETS[name].description}."
+    kind = Train[type(default)]
+    return parse(kind, f"airscene train {name}", words, Train(default), description)
+
+
+def _run(name: str, words: list[str], options: Train) -> "Run":
+    """The run that is asked for: a new one, or one to go on with."""
     from airscene import runs
 
     out = options.out or _free_folder(Path("runs") / name)
-    run = runs.Run(out, name, runs.settled(options.training))
-    if (out / "config.json").is_file():
-        if not options.resume:
-            raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
-        run = runs.Run.open(out)
-        if run.preset != name:
-            raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
-        if name == "folder" and run.config.data.path != default.data.path:
-            raise AirsceneError(f"{out} is a run on {run.config.data.path}")
-        kept = Train(run.config)  # a resumed run keeps its settings
-        asked = parse(kind, f"airscene train {name}", words, kept, description)
-        for setting, value in differences(run.config, asked.training).items():
-            option = setting.replace("_", "-")
-            was = flat(run.config)[setting]
-            raise AirsceneError(f"the run has --{option} {was}, so it cannot go on with {value}")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise AirsceneError(f"{out} is there already and is not a run folder")
-    try:
-        return _train(run, options.resume, options.checkpoint_seconds)
-    except KeyboardInterrupt:
-        print(f"\nStopped. Go on with:\n  {run.command()}")
-        return 130
+    if not (out / "config.json").is_file():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise AirsceneError(f"{out} is there already and is not a run folder")
+        return runs.Run(out, name, runs.settled(options.training))
+    if not options.resume:
+        raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
+    run = runs.Run.open(out)
+    if run.preset != name:
+        raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
+    if name == "folder" and run.config.data.path != options.training.data.path:
+        raise AirsceneError(f"{out} is a run on {run.config.data.path}")
+    asked = _parse(name, words, run.config)  # a resumed run keeps its settings
+    for setting, value in differences(run.config, asked.training).items():
+        option = setting.replace("_", "-")
+        was = flat(run.config)[setting]
+        raise AirsceneError(f"the run has --{option} {was}, so it cannot go on with {value}")
+    return run
 
 
 def _looked_at(path: str, words: list[str]) -> Any:
@@ -98,15 +138,20 @@ def _looked_at(path: str, words: list[str]) -> Any:
     return config
 
 
-def _train(run: "Run", resume: bool, checkpoint_seconds: float) -> int:
-    from airscene import runs
+def _train(run: "Run", options: Train) -> int:
+    from airscene import processes, runs
     from airscene.progress import train_with_table
 
-    console = screen()
-    finished = train_with_table(run, resume, checkpoint_seconds, console)
+    console = screen(quiet=not processes.first())
+    finished = train_with_table(
+        run, options.resume, options.checkpoint_seconds, console, options.devices
+    )
+    processes.disband()
     if not finished:
         console.print(f"Stopped; nothing is lost. Go on with:\n  {run.command()}")
         return 130
+    if not processes.first():
+        return 0
     with console.status("evaluating and writing the report"):
         report = runs.report_run(run)
     result = json.loads((run.path / "result.json").read_text())

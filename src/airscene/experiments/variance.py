@@ -32,6 +32,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import make_scenes
+from airscene.devices import alone, sharded
 from airscene.errors import AirsceneError
 from airscene.estimators import Batch, Estimator, make_estimator, rollouts
 from airscene.model import AIR
@@ -74,7 +75,7 @@ def measure(
     shown = replace(config.data, counts=tuple(range(max(counts) + 1)))
     config = replace(config, seeds=1, estimator="marginal", scale_signal=False, data=shown)
     images = jnp.asarray(make_scenes(config.data, config.model, held_out=False).images)
-    state, _ = train_chunk(config, after, start(config), images)
+    state, _ = train_chunk(config, after, start(config), sharded(images, alone()))
     model, temperature = pick(state.model, 0), count_temperature(config, state.step[0])
 
     key_make, key_settle, key_draws = jax.random.split(jax.random.key(config.seed + 2_000_003), 3)
