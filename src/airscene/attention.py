@@ -52,8 +52,8 @@ def to_pixels(
     pose: Float[Any, "*batch 3"], height: int, width: int
 ) -> Float[np.ndarray, "*batch 3"]:
     """A pose as (side, x, y) in pixels; the image spans 0 to width and 0 to height."""
-    s, tx, ty = np.moveaxis(np.asarray(pose, np.float64), -1, 0)
-    return np.stack([s * min(height, width), (tx + 1) / 2 * width, (ty + 1) / 2 * height], -1)
+    s, t = np.array([min(height, width), width, height]), np.array([0.0, 1.0, 1.0])
+    return (np.asarray(pose, np.float64) + t) / (1 + t) * s
 
 
 def from_pixels(

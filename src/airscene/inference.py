@@ -199,13 +199,13 @@ class Answers:
 def answers(places: "Places", found: Any) -> Answers:
     """What was found (an `Inference` of NumPy arrays), as users are told."""
     posterior = np.exp(np.asarray(found.log_q))
-    at_least = np.cumsum(posterior[:, ::-1], axis=1)[:, ::-1]
+    at_least, where = np.cumsum(posterior[:, ::-1], axis=1)[:, ::-1], places.where(found.pose)
     return Answers(
         count=np.argmax(found.log_q, axis=1),
         posterior=posterior,
         presence=np.minimum(at_least[:, 1:], 1.0),
-        where=places.where(found.pose),
-        box=places.boxes(found.box, found.pose),
+        where=where,
+        box=places.boxes(found.box, where),
         what=found.z_what,
         elbo=np.asarray(found.elbo),
         residual=np.asarray(found.residual),
@@ -278,22 +278,25 @@ class Places:
     ) -> Float[np.ndarray, "images steps 3"]:
         """Poses as (side, x, y) in pixels of the images given."""
         where = attention.to_pixels(pose, *self.size)
-        side = where[..., :1] / self.scale.min(axis=1)[:, None, None]
-        return np.concatenate([side, self._back(where[..., 1:])], axis=-1)
+        where[..., 0] /= self.scale.min(axis=1)[:, None]
+        where[..., 1:] = self._back(where[..., 1:])
+        return where
 
     def boxes(
-        self, box: Int[np.ndarray, "images steps 4"], pose: Float[np.ndarray, "images steps 3"]
+        self, box: Int[np.ndarray, "images steps 4"], where: Float[np.ndarray, "images steps 3"]
     ) -> Float[np.ndarray, "images steps 4"]:
         """Boxes in pixels of the images given; the window's where an object draws too faintly."""
-        drawn = np.concatenate([self._back(box[..., :2]), self._back(box[..., 2:])], axis=-1)
+        drawn = self._back(box.reshape(*box.shape[:2], 2, 2)).reshape(box.shape)
         faint = box[..., 2:3] <= box[..., 0:1]
-        drawn = np.where(faint, windows(self.where(pose)), drawn)
+        if faint.any():
+            drawn = np.where(faint, windows(where), drawn)
         most = np.stack([self.width, self.height] * 2, axis=-1)[:, None]
-        return np.clip(drawn, 0, most)
+        return np.minimum(np.maximum(drawn, 0), most)
 
     def _back(self, points: np.ndarray) -> np.ndarray:
-        """Points of the model's image in pixels of the image given."""
-        return (points - self.corner[:, None]) / self.scale[:, None]
+        """Points of the models' images in pixels of those given."""
+        shape = (len(points), *(1,) * (points.ndim - 2), 2)
+        return (points - self.corner.reshape(shape)) / self.scale.reshape(shape)
 
 
 def load(source: str | Path, max_objects: int | None = None, canvas: int | None = None) -> Any:
