@@ -49,6 +49,7 @@ def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
     """Do these parts with Ray Data: on the cluster at RAY_ADDRESS, else on this machine's cores."""
     with connected() as ray:
         cores, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
+        gpus *= job.takes_gpu
         actors = min(gpus or max(1, cores), len(todo))
         share = {"num_cpus": 1, "num_gpus": 1} if gpus else {"num_cpus": SHARE}
         items = [{"index": i, "part": json.dumps(manifest.parts[i])} for i in todo]

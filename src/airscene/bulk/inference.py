@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from airscene import columns
@@ -23,7 +24,7 @@ MOST_BYTES = 2**28
 class Infer(Job):
     """What a model finds in a collection of images."""
 
-    name, unit = "infer", "images"
+    name, unit, takes_gpu = "infer", "images", True
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Infer(Job):
     def plan(self) -> Iterator[tuple[int, Any]]:
         """Parts of the collection."""
         size = min(self.settings["part_size"], max(1, MOST_BYTES // (4 * int(np.prod(self.shape)))))
-        found = [p for source in self.collection for p in sources.find(source, *self.columns)]
+        found = sources.find(self.collection, *self.columns)
         if not any(map(len, found)):
             raise AirsceneError(f"no images in {', '.join(self.collection)}")
         for part in sources.parts(found, size):
@@ -146,8 +147,7 @@ class Infer(Job):
             np.stack([numbers["scale_x"], numbers["scale_y"]], axis=1),
             np.stack([numbers["left"], numbers["top"]], axis=1),
         )
-        found = self.predictor.infer_arrays(x)
-        found = type(found)(**{name: a[:rows] for name, a in vars(found).items()})
+        found = jax.tree.map(lambda a: a[:rows], self.predictor.infer_arrays(x))
         return columns.from_answers(file, error, places, answers(places, found))
 
     def _layouts(self, x: np.ndarray, names: list[str], errors: list[str | None]) -> Any:

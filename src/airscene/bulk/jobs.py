@@ -12,6 +12,8 @@ class Job(ABC):
     """The command."""
     unit: str
     """What a row is, in the plural."""
+    takes_gpu: bool
+    """Whether a GPU is of use to it."""
     settings: dict[str, Any]
     """All that the results depend on, as plain values. They belong to one folder of results."""
 

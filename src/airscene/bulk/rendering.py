@@ -23,7 +23,7 @@ class Render(Job):
     The scenes of a part follow from the world's name, the seed and the part's number.
     """
 
-    name, unit = "render", "scenes"
+    name, unit, takes_gpu = "render", "scenes", False
 
     def __init__(self, world: str, scenes: int, seed: int, randomise: bool, size: int, part: int):
         if min(scenes, part, size) < 1 or seed < 0:

@@ -5,13 +5,14 @@ written as JSON, and reads its images one by one; what cannot be read comes as a
 in the place of the image, so that it costs no other.
 """
 
+import glob
 import os
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -245,22 +246,13 @@ def parts(pieces: Iterable[Piece], size: int) -> Iterator[list[Piece]]:
         yield part
 
 
-def find(source: str, image: str | None = None, id: str | None = None) -> list[Piece]:
+def find(collection: Sequence[str], image: str | None = None, id: str | None = None) -> list[Piece]:
     """What a collection holds, in the order of the names.
 
-    source: a folder, a file or a pattern; or the URI of a folder or of a file.
+    collection: folders, files and patterns; or URIs of folders and files.
     image, id: columns of Parquet files, where they cannot be guessed.
     """
-    if storage.is_folder(source):
-        files = [
-            file for file in storage.listing(source) if _suffix(file) in (*SUFFIXES, *CONTAINERS)
-        ]
-        if not files:
-            raise AirsceneError(f"no images, tar or Parquet files in {source}")
-    elif storage.is_uri(source):
-        files = [source]
-    else:
-        files = list(map(str, find_files([source])))
+    files = list(dict.fromkeys(file for source in collection for file in _files(source)))
     inside = [file for file in files if _suffix(file) in CONTAINERS]
     with ThreadPoolExecutor(THREADS) as pool:
         looks = dict(zip(inside, pool.map(lambda f: _look(f, image, id), inside), strict=True))
@@ -272,6 +264,19 @@ def find(source: str, image: str | None = None, id: str | None = None) -> list[P
         found += [Files(plain)] * bool(plain) + looks[file]
         plain = []
     return found + [Files(plain)] * bool(plain)
+
+
+def _files(source: str) -> list[str]:
+    """The files that one word names."""
+    if not storage.is_uri(source) and glob.has_magic(source) and not Path(source).exists():
+        return list(map(str, find_files([source])))
+    if not storage.is_folder(source):
+        return [source]
+    wanted = (*SUFFIXES, *CONTAINERS)
+    files = [file for file in storage.listing(source) if _suffix(file) in wanted]
+    if not files:
+        raise AirsceneError(f"no images, tar or Parquet files in {source}")
+    return files
 
 
 def _look(file: str, image: str | None, id: str | None) -> list[Piece]:

@@ -2,6 +2,7 @@
 
 import io
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -33,12 +34,15 @@ def join(folder: str, name: str) -> str:
 
 
 def is_folder(name: str) -> bool:
-    """Whether a folder with this name is there."""
-    if not is_uri(name):
-        return Path(name).is_dir()
+    """Whether it is the name of a folder, or of a file; an error if there is neither."""
     with _clear("read", name):
+        if not is_uri(name):
+            return stat.S_ISDIR(Path(name).stat().st_mode)
         system, path = _at(name)
-        return system.get_file_info(path).type == _fs().FileType.Directory
+        kind, kinds = system.get_file_info(path).type, _fs().FileType
+        if kind == kinds.NotFound:
+            raise FileNotFoundError
+        return kind == kinds.Directory
 
 
 def listing(folder: str) -> list[str]:
@@ -123,7 +127,7 @@ def _clear(verb: str, name: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise AirsceneError(f"cannot {verb} {name}: no such file") from None
+        raise AirsceneError(f"cannot {verb} {name}: no such file or folder") from None
     except (OSError, arrow().ArrowException) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise AirsceneError(f"cannot {verb} {name}: {why}") from None
