@@ -29,6 +29,7 @@ MOST_PIXELS = 100_000_000
 """Of one file, all of its images together."""
 MOST_SIDE = 65_500
 MOST_BYTES = 1_000_000_000
+AT_ONCE = 2**20
 
 
 def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
@@ -44,10 +45,13 @@ def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
 
 def read_bytes(file: Any) -> bytes:
     """All that an open file holds, if that is no more than `MOST_BYTES`."""
-    data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise AirsceneError(f"a file of more than {MOST_BYTES:,} bytes")
-    return data
+    parts, left = [], MOST_BYTES
+    while part := file.read(AT_ONCE):  # memory for all that there might be would take its time
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            raise AirsceneError(f"a file of more than {MOST_BYTES:,} bytes")
+    return b"".join(parts)
 
 
 def decode(data: bytes, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:

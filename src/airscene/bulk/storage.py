@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from airscene import checkpoint
@@ -72,11 +72,11 @@ def names(folder: str) -> set[str]:
 
 
 @contextmanager
-def opened(name: str) -> Iterator[IO[bytes]]:
+def opened(name: str) -> Iterator[Any]:
     """A file to read from, anywhere in it."""
     with _clear("read", name):
         if not is_uri(name):
-            with Path(name).open("rb") as file:
+            with io.FileIO(name) as file:
                 yield file
             return
         system, path = _at(name)
