@@ -231,12 +231,14 @@ def test_damaged_containers_cost_no_other(images, tmp_path) -> None:
     (folder / "d.npy").write_bytes(b"no array")
     (folder / "a.png").write_bytes(png(images[0]))
     (folder / "e.txt").write_text("not looked at")
+    (folder / os.fsdecode(b"g\xff.png")).write_bytes(png(images[0]))
     np.save(folder / "f.npy", images[:3])
     assert main(infer(folder, tmp_path / "out")) == 2
     rows = pq.read_table(tmp_path / "out").to_pylist()
     names = [str(Path(row["file"]).relative_to(folder)) for row in rows]
     assert names[0] == "a.png" and names[1] == "b.tar#000.png" and "b.tar" in names
-    assert names[-5:] == ["c.parquet", "d.npy", "f.npy#0", "f.npy#1", "f.npy#2"]
+    assert names[-6:-1] == ["c.parquet", "d.npy", "f.npy#0", "f.npy#1", "f.npy#2"]
+    assert names[-1] == "g\ufffd.png" and rows[-1]["count"] == rows[0]["count"]
     errors = {name: row["error"] for name, row in zip(names, rows, strict=True) if row["error"]}
     assert {"b.tar", "c.parquet", "d.npy"} <= errors.keys()
     assert "damaged tar" in errors["b.tar"] and "not a Parquet file" in errors["c.parquet"]
@@ -270,6 +272,25 @@ def test_parts_are_full_and_hold_everything_once() -> None:
         m[0] for part in found for p in part if isinstance(p, sources.Members) for m in p.members
     ]
     assert members == [f"{i}" for i in range(9)]
+
+
+def test_rows_are_read_from_the_middle_of_a_large_group(tmp_path) -> None:
+    numbers = [[[i % 256, i // 256]] for i in range(2_500)]
+    pixels = pa.array(numbers, pa.list_(pa.list_(pa.uint8())))
+    pq.write_table(pa.table({"image": pixels}), tmp_path / "t.parquet")
+    found = list(sources.parts(sources.find([str(tmp_path)]), 700))
+    assert [sum(map(len, part)) for part in found] == [700, 700, 700, 400]
+    read = [row for part in found for piece in part for row in piece.read()]
+    assert [name for name, _ in read] == [f"{tmp_path}/t.parquet#{i}" for i in range(2_500)]
+    assert [np.asarray(image).tolist() for _, image in read] == numbers
+
+
+def test_a_job_that_was_killed_before_its_plan_was_written(pictures, expected, tmp_path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "_parts.jsonl").write_text("half a pl")
+    assert main(infer(pictures, out)) == 2
+    assert_same(out, expected)
 
 
 def test_a_job_that_was_stopped_goes_on(pictures, expected, tmp_path, monkeypatch, capsys) -> None:
@@ -313,6 +334,7 @@ def test_another_job_is_refused(pictures, expected, tmp_path, capsys) -> None:
         (infer("what://ever/", tmp_path / "new"), "cannot read what://ever"),
         ([*infer(pictures, tmp_path / "new"), "--tile"], "there is no --tile"),
         (infer(pictures, tmp_path / "t.csv", "--engine", "ray"), "--out FOLDER"),
+        (infer(pictures, tmp_path / "new", "--engine", "ray", "--format", "csv"), "--out FOLDER"),
     ]:  # fmt: skip
         status, said = main(words), capsys.readouterr().err
         assert (status, said.count("\n")) == (2, 1) and message in said, (words, said)

@@ -1,7 +1,7 @@
 """The folder of the results: the plan, whose results they are, and what is done."""
 
 import json
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,13 @@ class Manifest:
         """The file of a part."""
         return storage.join(self.folder, f"part-{index:05d}.parquet")
 
-    def done(self) -> Iterator[Done]:
+    def done(self) -> list[Done]:
         """The parts that are there. One that is damaged is not: it is made again."""
-        there = storage.names(self.folder)
-        for index in range(len(self.parts)):
-            path = self.path(index)
-            if path.rsplit("/", 1)[-1] in there and (found := _counted(index, path)):
-                yield found
+        there, numbers = storage.names(self.folder), range(len(self.parts))
+        here = [i for i in numbers if self.path(i).rsplit("/", 1)[-1] in there]
+        with ThreadPoolExecutor(storage.THREADS) as pool:
+            counted = pool.map(lambda i: _counted(i, self.path(i)), here)
+            return [part for part in counted if part is not None]
 
     def write(self, index: int, table: Any) -> Done:
         """Write the results of a part."""
@@ -64,7 +64,7 @@ def begin(folder: str, job: Job) -> Manifest:
         _check(folder, job)
         with storage.opened(storage.join(folder, PARTS)) as file:
             plan = [json.loads(line) for line in file]
-    elif here:
+    elif any(not name.startswith((".", "_")) for name in here):
         raise AirsceneError(f"{folder} is there already and holds something else: name another")
     else:
         plan = [[size, part] for size, part in job.plan()]

@@ -26,8 +26,8 @@ Read = tuple[str, np.ndarray | AirsceneError]
 IMAGE_COLUMNS = ("image", "images", "png", "jpg", "bytes")
 ID_COLUMNS = ("id", "file", "__key__", "key", "name")
 CONTAINERS = (".tar", ".parquet", ".npy")
-THREADS = 16
-"""Files that are looked into at once: elsewhere, each look takes its time."""
+AT_ONCE = 1024
+"""Images that are read before they are looked at, where they lie side by side."""
 
 
 class Piece(ABC):
@@ -140,7 +140,7 @@ class Rows(Piece):
         columns, row = [name for name in (self.image, self.id) if name], 0
         with storage.opened(self.parquet) as opened:
             file = arrow().parquet.ParquetFile(opened)
-            for batch in file.iter_batches(1024, row_groups=[self.group], columns=columns):
+            for batch in file.iter_batches(AT_ONCE, row_groups=[self.group], columns=columns):
                 here = batch.slice(
                     max(0, self.start - row), max(0, self.stop - max(row, self.start))
                 )
@@ -175,8 +175,8 @@ class Stack(Piece):
         """Names and images."""
         dtype, shape = np.dtype(self.dtype), tuple(self.shape[1:])
         size = int(np.prod(shape)) * dtype.itemsize
-        for i in range(self.start, self.stop, 1024):
-            many = min(1024, self.stop - i)
+        for i in range(self.start, self.stop, AT_ONCE):
+            many = min(AT_ONCE, self.stop - i)
             try:
                 with storage.opened(self.npy) as file:
                     file.seek(self.offset + i * size)
@@ -254,7 +254,7 @@ def find(collection: Sequence[str], image: str | None = None, id: str | None = N
     """
     files = list(dict.fromkeys(file for source in collection for file in _files(source)))
     inside = [file for file in files if _suffix(file) in CONTAINERS]
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(storage.THREADS) as pool:
         looks = dict(zip(inside, pool.map(lambda f: _look(f, image, id), inside), strict=True))
     found, plain = [], []
     for file in files:

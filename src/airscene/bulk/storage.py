@@ -16,6 +16,8 @@ from airscene.errors import AirsceneError
 
 BUFFER = 2**20
 """Bytes that are read at once: from elsewhere, each reading is a request."""
+THREADS = 16
+"""Files that are looked into at once: elsewhere, each look takes its time."""
 
 
 def is_uri(name: str) -> bool:

@@ -72,7 +72,8 @@ def infer(argv: list[str]) -> int:
     if not options.images:
         raise AirsceneError("no image given: airscene infer MODEL IMAGE…")
     use_compilation_cache()
-    if options.engine or (options.format is None and options.out and _is_folder(options.out)):
+    table = options.format in (None, "parquet")
+    if options.engine or (table and options.out and _is_folder(options.out)):
         return _collection(options)
     from airscene.commands.tables import writer
 
@@ -89,7 +90,9 @@ def infer(argv: list[str]) -> int:
 def _is_folder(out: str) -> bool:
     """Whether a name is that of a folder; of what is not there yet, by its ending."""
     path = Path(out)
-    return "://" in out or (path.is_dir() if path.exists() else not path.suffix)
+    return (
+        "://" in out or out.endswith("/") or (path.is_dir() if path.exists() else not path.suffix)
+    )
 
 
 def _collection(options: Any) -> int:
@@ -98,7 +101,8 @@ def _collection(options: Any) -> int:
     from airscene.bulk.storage import absolute
     from airscene.commands.collection import carry_out
 
-    if options.out is None or not _is_folder(options.out) or options.format:
+    table = options.format in (None, "parquet")
+    if options.out is None or not _is_folder(options.out) or not table:
         raise AirsceneError("a collection is written as Parquet into a folder: --out FOLDER")
     if options.tile or options.tile_size or options.overlay or STDIN in options.images:
         raise AirsceneError("with a folder as --out, there is no --tile, no --overlay and no -")
