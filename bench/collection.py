@@ -3,17 +3,19 @@
     python bench/collection.py                     # 100,000 images of 50x50: some minutes, 2 cores
     python bench/collection.py --images 10000 --part 512
 
-Rates are those between the second and the last part, so without starting up. The two engines take
-turns, since other work on the machine slows both: ratios within one run mean the most.
+Rates are those after the second part, so without starting up. The two engines take turns; what else
+is at work on the machine slows both, so its share of the cores is said, and what an image costs.
 """
 
 import argparse
+import contextlib
 import io
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +49,20 @@ def measure(folder: Path, images: int, part: int, rounds: int) -> dict[str, floa
     source, parts = folder / "images", -(-images // part)
     write_images(source, images)
     say(f"{images:,} PNG files of 50x50 pixels, {parts} parts")
-    rates: dict[str, list[float]] = {"process": [], "ray": []}
+    runs: dict[str, list[Run]] = {"process": [], "ray": []}
     for i in range(rounds):
-        for engine, found in rates.items():
-            out, start = folder / f"{engine}-{i}", time.monotonic()
-            finish(command(source, out, part, engine))
-            found.append(rate(out))
-            took = time.monotonic() - start
-            say(f"{engine:8} {found[-1]:8,.0f} images/s after start-up, {took:.1f} s in all")
-    ratio = float(np.median(np.divide(rates["ray"], rates["process"])))
+        for engine, found in runs.items():
+            out = folder / f"{engine}-{i}"
+            found.append(watched(command(source, out, part, engine), out, images))
+            say(f"{engine:8} {found[-1]}")
+    rates, costs = (
+        {engine: np.array([getattr(run, name) for run in found]) for engine, found in runs.items()}
+        for name in ("rate", "cost")
+    )
+    ratio = float(np.median(rates["ray"] / rates["process"]))
     say(f"Ray has {ratio:.0%} of the throughput of one process (median of {rounds} pairs)")
+    cost = float(np.median(costs["ray"] / costs["process"]))
+    say(f"an image costs {cost:.2f} times the work (median)")
     reference = table(folder / "process-0")
     files = reference["file"].to_pylist()
     assert files == sorted(map(str, source.iterdir())), "not every image exactly once"
@@ -70,8 +76,68 @@ def measure(folder: Path, images: int, part: int, rounds: int) -> dict[str, floa
         gaps[name] = largest_gap(table(out), reference)
         say(f"{name:16} every image exactly once; floats differ by {gaps[name]:.1e} at most")
         assert gaps[name] <= 1e-5
-    best = {f"{engine}_images_per_s": max(found) for engine, found in rates.items()}
-    return {**best, "ratio": ratio, **gaps}
+    best = {f"{engine}_images_per_s": float(found.max()) for engine, found in rates.items()}
+    return {**best, "ratio": ratio, "work": cost, **gaps}
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run went, after its second part."""
+
+    rate: float
+    """Images a second."""
+    cost: float
+    """Seconds of a core for an image, in all processes of the run."""
+    others: float
+    """Share of the cores that other processes had."""
+    seconds: float
+    """All of it, with starting up."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rate:6,.0f} images/s after start-up, {1e6 * self.cost:.0f} us of a core each, "
+            f"others had {self.others:.0%} of the cores; {self.seconds:.1f} s in all"
+        )
+
+
+def watched(words: list[str], out: Path, images: int) -> Run:
+    """Run a command, and see what it and others take."""
+    begun, job = time.monotonic(), start(words)
+    while sum(1 for _ in out.glob("part-*")) < 2:
+        assert job.poll() is None, "the job has ended too early"
+        time.sleep(0.05)
+    done = sum(pq.read_metadata(path).num_rows for path in out.glob("part-*"))
+    since, busy, first = time.monotonic(), machine(), family(job)
+    last = dict(first)
+    while job.poll() is None and sum(1 for _ in out.glob("part-*")) < job_parts(out):
+        last |= family(job)
+        time.sleep(0.1)
+    seconds, work = time.monotonic() - since, machine() - busy
+    own = sum(value - first.get(pid, 0.0) for pid, value in last.items())
+    assert job.wait() == 0
+    others = max(0.0, work - own) / (seconds * (psutil.cpu_count() or 1))
+    rest = images - done
+    return Run(rest / seconds, own / rest, others, time.monotonic() - begun)
+
+
+def job_parts(out: Path) -> int:
+    return json.loads((out / "_manifest.json").read_text())["parts"]
+
+
+def machine() -> float:
+    """Seconds that all cores together have worked."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system
+
+
+def family(job: psutil.Popen) -> dict[int, float]:
+    """Seconds that each process of a job has worked."""
+    found = {}
+    for process in [job, *job.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = times.user + times.system
+    return found
 
 
 def write_images(folder: Path, images: int) -> None:
@@ -116,22 +182,15 @@ def kill_worker(words: list[str], parts: int) -> None:
 def kill_job(words: list[str], parts: int) -> None:
     job = start(words)
     half_way(words, parts, job)
-    family = [job, *job.children(recursive=True)]
-    for process in family:
+    processes = [job, *job.children(recursive=True)]
+    for process in processes:
         process.kill()
-    psutil.wait_procs(family, timeout=30)
+    psutil.wait_procs(processes, timeout=30)
     out = Path(words[words.index("--out") + 1])
     there = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
-    say(f"killed the job and its {len(family) - 1} processes with {len(there)} of {parts} parts")
+    say(f"killed the job and its {len(processes) - 1} processes with {len(there)} of {parts} parts")
     finish(words)
     assert all(path.stat().st_mtime_ns == when for path, when in there.items()), "done twice"
-
-
-def rate(out: Path) -> float:
-    """Images a second, between the second and the last part."""
-    files = sorted(out.glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
-    seconds = (files[-1].stat().st_mtime_ns - files[1].stat().st_mtime_ns) / 1e9
-    return sum(pq.read_metadata(path).num_rows for path in files[2:]) / seconds
 
 
 def table(out: Path) -> Any:

@@ -51,7 +51,7 @@ def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
         cores, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
         gpus *= job.takes_gpu
         actors = min(gpus or max(1, cores), len(todo))
-        share = {"num_cpus": 1, "num_gpus": 1} if gpus else {"num_cpus": SHARE}
+        share = {"num_cpus": SHARE} | ({"num_gpus": 1} if gpus else {})
         items = [{"index": i, "part": json.dumps(manifest.parts[i])} for i in todo]
         whole = {"batch_size": 1, "batch_format": "pyarrow"}  # a row is a part
         plan = ray.data.from_items(items, override_num_blocks=len(items))
