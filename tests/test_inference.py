@@ -13,7 +13,7 @@ from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.evaluation import iou
-from airscene.inference import Frame, bundled
+from airscene.inference import Frame, Places, bundled
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_frame_keeps_the_aspect_and_maps_back(digits: Predictor) -> None:
     assert frame.pixels.shape == (50, 50, 1)
     assert frame.pixels[19:31].min() > 0.99  # 50 x 12 in the middle
     assert frame.pixels[:19].max() == frame.pixels[31:].max() == 0
-    side, x, y = frame.where(np.array([0.5, 0.0, 0.0]))
+    side, x, y = Places.of([frame]).where(np.array([[[0.5, 0.0, 0.0]]]))[0, 0]
     assert (x, y) == pytest.approx((20, 5), abs=0.5)
     assert side == pytest.approx(20, abs=1)
 

@@ -48,10 +48,12 @@ def write(
     return _separable(weights_y, y_att, weights_x)
 
 
-def to_pixels(pose: Float[Array, "3"], height: int, width: int) -> tuple[float, float, float]:
+def to_pixels(
+    pose: Float[Any, "*batch 3"], height: int, width: int
+) -> Float[np.ndarray, "*batch 3"]:
     """A pose as (side, x, y) in pixels; the image spans 0 to width and 0 to height."""
-    s, tx, ty = (float(v) for v in pose)
-    return s * min(height, width), (tx + 1) / 2 * width, (ty + 1) / 2 * height
+    s, t = np.array([min(height, width), width, height]), np.array([0.0, 1.0, 1.0])
+    return (np.asarray(pose, np.float64) + t) / (1 + t) * s
 
 
 def from_pixels(

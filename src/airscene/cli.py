@@ -16,6 +16,7 @@ usage: airscene COMMAND [--help]
   train PRESET        train, with a live table; then a run folder with a report to open
   eval RUN|MODEL      held-out counts, boxes and ELBO: a table, and result.json
   infer MODEL IMAGE…  what is in these images: one JSON scene a line
+  render WORLD        a data set of rendered 3D scenes, and the truth about them
   demo [MODEL…]       a page to draw on: the windows follow your pen; scenes can be edited
   compare A B         two models on the same held-out scenes: a table, and a page
   export MODEL        one file that runs without airscene: ONNX or StableHLO
@@ -34,6 +35,7 @@ COMMANDS = {
     "train": ("train", "train"),
     "eval": ("results", "evaluate"),
     "infer": ("infer", "infer"),
+    "render": ("render", "render"),
     "demo": ("demo", "demo"),
     "compare": ("compare", "compare"),
     "export": ("export", "export"),

@@ -29,6 +29,7 @@ MOST_PIXELS = 100_000_000
 """Of one file, all of its images together."""
 MOST_SIDE = 65_500
 MOST_BYTES = 1_000_000_000
+AT_ONCE = 2**20
 
 
 def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
@@ -44,10 +45,13 @@ def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
 
 def read_bytes(file: Any) -> bytes:
     """All that an open file holds, if that is no more than `MOST_BYTES`."""
-    data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise AirsceneError(f"a file of more than {MOST_BYTES:,} bytes")
-    return data
+    parts, left = [], MOST_BYTES
+    while part := file.read(AT_ONCE):  # memory for all that there might be would take its time
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            raise AirsceneError(f"a file of more than {MOST_BYTES:,} bytes")
+    return b"".join(parts)
 
 
 def decode(data: bytes, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
@@ -110,6 +114,27 @@ def _pixels(image: Image.Image) -> np.ndarray:
 def _npy(data: bytes, most_pixels: int) -> np.ndarray:
     """The array in the bytes of an NPY file, whose header is held against their number first."""
     file = io.BytesIO(data)
+    shape, fortran, dtype = _npy_header(file)
+    _check_size(shape, most_pixels)
+    body = data[file.tell() :]
+    expected = math.prod(shape) * dtype.itemsize
+    if len(body) != expected:
+        raise AirsceneError(f"a damaged NPY file: {len(body)} bytes of data, not {expected}")
+    return np.frombuffer(body, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def stack_header(file: Any) -> tuple[tuple[int, ...], str, int] | None:
+    """Shape, type and offset of a stack of images in an NPY file that can be read in parts."""
+    shape, fortran, dtype = _npy_header(file)
+    single = len(shape) == 2 or (len(shape) == 3 and shape[-1] <= 4)
+    if single or fortran or len(shape) not in (3, 4) or shape[0] < 2:
+        return None
+    _check_size(shape[1:], MOST_PIXELS)
+    return shape, dtype.str, file.tell()
+
+
+def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """What an NPY file says of its array: shape, order and type; the file is then at its data."""
     version = np.lib.format.read_magic(file)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -120,12 +145,7 @@ def _npy(data: bytes, most_pixels: int) -> np.ndarray:
     shape, fortran, dtype = header(file)
     if dtype.hasobject:
         raise AirsceneError("an array of Python objects; expected numbers")
-    _check_size(shape, most_pixels)
-    body = data[file.tell() :]
-    expected = math.prod(shape) * dtype.itemsize
-    if len(body) != expected:
-        raise AirsceneError(f"a damaged NPY file: {len(body)} bytes of data, not {expected}")
-    return np.frombuffer(body, dtype).reshape(shape, order="F" if fortran else "C")
+    return shape, fortran, dtype
 
 
 def _npz(data: bytes, most_pixels: int) -> list[np.ndarray]:

@@ -12,14 +12,14 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from airscene import attention, checkpoint
 from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.model import AIR, Inference, tight_box
-from airscene.scene import Object, Scene, drawn_box
+from airscene.scene import Object, Scene, drawn_box, windows
 
 BATCHES = (1, 16, 256)  # compiled batch sizes; what does not fill one is padded with black
 
@@ -85,7 +85,7 @@ class Predictor:
         for start in range(0, len(frames), BATCHES[-1]):
             part = frames[start : start + BATCHES[-1]]
             found = self.infer_arrays(np.stack([frame.pixels for frame in part]))
-            scenes += [self._scene(frame, found, i) for i, frame in enumerate(part)]
+            scenes += self._told(Places.of(part), found)
         return scenes
 
     def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> Any:
@@ -122,7 +122,7 @@ class Predictor:
             residual=jnp.array(0.0),
         )
         drawn = jax.tree.map(lambda a: np.asarray(a)[None], drawn)
-        return self._scene(Frame.blank(self.config), drawn, 0)
+        return self._told(Places.of([Frame.blank(self.config)]), drawn)[0]
 
     def draw(self, what: Any) -> Float[np.ndarray, "side side channels"]:
         """What a code looks like: the patch that the model draws for `what`, between 0 and 1."""
@@ -155,25 +155,61 @@ class Predictor:
         channels = self.config.channels
         return Scene(height, width, channels, tuple(objects), posterior, float("nan"), 0.0)
 
-    def _scene(self, frame: "Frame", found: Any, row: int) -> Scene:
-        log_q = np.asarray(found.log_q[row])
-        count = int(np.argmax(log_q))
-        posterior = np.exp(log_q)
-        presence = np.cumsum(posterior[::-1])[::-1][1:]
-        objects = tuple(
-            Object(
-                presence=float(min(presence[i], 1.0)),
-                where=frame.where(found.pose[row, i]),
-                what=found.z_what[row, i],
-                patch=found.y_att[row, i],
-                box=frame.box(found.box[row, i], found.pose[row, i]),
+    def _told(self, places: "Places", found: Any) -> list[Scene]:
+        """What was found, as scenes."""
+        a = answers(places, found)
+        return [
+            Scene(
+                height=int(places.height[i]),
+                width=int(places.width[i]),
+                channels=self.config.channels,
+                objects=tuple(
+                    Object(
+                        presence=float(a.presence[i, step]),
+                        where=tuple(a.where[i, step].tolist()),
+                        what=a.what[i, step],
+                        patch=found.y_att[i, step],
+                        box=tuple(a.box[i, step].tolist()),
+                    )
+                    for step in range(count)
+                ),
+                count_posterior=a.posterior[i],
+                elbo=float(a.elbo[i]),
+                residual=float(a.residual[i]),
             )
-            for i in range(count)
-        )
-        elbo, residual = float(found.elbo[row]), float(found.residual[row])
-        return Scene(
-            frame.height, frame.width, self.config.channels, objects, posterior, elbo, residual
-        )
+            for i, count in enumerate(a.count)
+        ]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What users are told of many images, as arrays; in pixels of the images given."""
+
+    count: Int[np.ndarray, " images"]
+    """The most probable one: so many of the steps below count."""
+    posterior: Float[np.ndarray, "images counts"]
+    presence: Float[np.ndarray, "images steps"]
+    where: Float[np.ndarray, "images steps 3"]
+    box: Float[np.ndarray, "images steps 4"]
+    what: Float[np.ndarray, "images steps codes"]
+    elbo: Float[np.ndarray, " images"]
+    residual: Float[np.ndarray, " images"]
+
+
+def answers(places: "Places", found: Any) -> Answers:
+    """What was found (an `Inference` of NumPy arrays), as users are told."""
+    posterior = np.exp(np.asarray(found.log_q))
+    at_least, where = np.cumsum(posterior[:, ::-1], axis=1)[:, ::-1], places.where(found.pose)
+    return Answers(
+        count=np.argmax(found.log_q, axis=1),
+        posterior=posterior,
+        presence=np.minimum(at_least[:, 1:], 1.0),
+        where=where,
+        box=places.boxes(found.box, where),
+        what=found.z_what,
+        elbo=np.asarray(found.elbo),
+        residual=np.asarray(found.residual),
+    )
 
 
 @dataclass(frozen=True)
@@ -214,27 +250,53 @@ class Frame:
         pixels = np.zeros((config.height, config.width, config.channels), np.float32)
         return Frame(pixels, config.height, config.width, (1.0, 1.0), (0.0, 0.0))
 
-    def where(self, pose: Float[np.ndarray, "3"]) -> tuple[float, float, float]:
-        """A pose as (side, x, y) in pixels of the image given."""
-        side, x, y = attention.to_pixels(pose, *self.pixels.shape[:2])
-        return (side / min(self.scale), *self._back(x, y))
 
-    def box(self, box: np.ndarray, pose: np.ndarray) -> tuple[float, float, float, float]:
-        """A box in pixels of the image given; the window's where the object draws too faintly."""
-        if box[2] <= box[0]:
-            side, x, y = self.where(pose)
-            x0, y0, x1, y1 = x - side / 2, y - side / 2, x + side / 2, y + side / 2
-        else:
-            left, top, right, bottom = map(float, box)
-            (x0, y0), (x1, y1) = self._back(left, top), self._back(right, bottom)
-        x0, x1 = (min(max(x, 0.0), self.width) for x in (x0, x1))
-        y0, y1 = (min(max(y, 0.0), self.height) for y in (y0, y1))
-        return (x0, y0, x1, y1)
+@dataclass(frozen=True)
+class Places:
+    """The way back from the model's pixels to those of the images given: a row for each image."""
 
-    def _back(self, x: float, y: float) -> tuple[float, float]:
-        """A point of the model's image in pixels of the image given."""
-        left, top = self.corner
-        return (x - left) / self.scale[0], (y - top) / self.scale[1]
+    size: tuple[int, int]
+    """Height and width of what the model sees."""
+    height: Int[np.ndarray, " images"]
+    width: Int[np.ndarray, " images"]
+    scale: Float[np.ndarray, "images 2"]
+    corner: Float[np.ndarray, "images 2"]
+
+    @staticmethod
+    def of(frames: Sequence[Frame]) -> "Places":
+        """Those of the images in some frames."""
+        return Places(
+            frames[0].pixels.shape[:2],
+            np.array([frame.height for frame in frames]),
+            np.array([frame.width for frame in frames]),
+            np.array([frame.scale for frame in frames]),
+            np.array([frame.corner for frame in frames]),
+        )
+
+    def where(
+        self, pose: Float[np.ndarray, "images steps 3"]
+    ) -> Float[np.ndarray, "images steps 3"]:
+        """Poses as (side, x, y) in pixels of the images given."""
+        where = attention.to_pixels(pose, *self.size)
+        where[..., 0] /= self.scale.min(axis=1)[:, None]
+        where[..., 1:] = self._back(where[..., 1:])
+        return where
+
+    def boxes(
+        self, box: Int[np.ndarray, "images steps 4"], where: Float[np.ndarray, "images steps 3"]
+    ) -> Float[np.ndarray, "images steps 4"]:
+        """Boxes in pixels of the images given; the window's where an object draws too faintly."""
+        drawn = self._back(box.reshape(*box.shape[:2], 2, 2)).reshape(box.shape)
+        faint = box[..., 2:3] <= box[..., 0:1]
+        if faint.any():
+            drawn = np.where(faint, windows(where), drawn)
+        most = np.stack([self.width, self.height] * 2, axis=-1)[:, None]
+        return np.minimum(np.maximum(drawn, 0), most)
+
+    def _back(self, points: np.ndarray) -> np.ndarray:
+        """Points of the models' images in pixels of those given."""
+        shape = (len(points), *(1,) * (points.ndim - 2), 2)
+        return (points - self.corner.reshape(shape)) / self.scale.reshape(shape)
 
 
 def load(source: str | Path, max_objects: int | None = None, canvas: int | None = None) -> Any:

@@ -37,8 +37,8 @@ class Object:
     @property
     def window(self) -> Box:
         """The attention window (x0, y0, x1, y1)."""
-        side, x, y = self.where
-        return (x - side / 2, y - side / 2, x + side / 2, y + side / 2)
+        x0, y0, x1, y1 = windows(np.array(self.where)).tolist()
+        return (x0, y0, x1, y1)
 
     def __repr__(self) -> str:
         box = ", ".join(f"{v:.0f}" for v in self.box)
@@ -149,6 +149,12 @@ class Scene:
         if not -self.count <= index < self.count:
             raise AirsceneError(f"no object {index}: the scene has {self.count}")
         return self.objects[index]
+
+
+def windows(where: Float[np.ndarray, "*many 3"]) -> Float[np.ndarray, "*many 4"]:
+    """Attention windows (x0, y0, x1, y1), given their sides and centres."""
+    half, centre = where[..., :1] / 2, where[..., 1:]
+    return np.concatenate([centre - half, centre + half], axis=-1)
 
 
 def drawn_box(

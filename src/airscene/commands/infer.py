@@ -35,12 +35,24 @@ def infer(argv: list[str]) -> int:
         images: Annotated[tuple[str, ...], Positional]
         """Image files, folders of them, patterns such as 'scans/*.tif', or - for an image on
         standard input. PNG, JPEG, TIFF, BMP, GIF, WebP, PPM, NPY or NPZ, grey or colour, 8 or 16
-        bit; stacks of images are read one by one."""
-        format: Literal["jsonl", "csv", "parquet"] = "jsonl"
-        """jsonl: a line of JSON for each image, with everything; csv: a row for each image, with
-        its count and boxes; parquet: as jsonl, as a table (needs pyarrow)."""
-        out: Path | None = None
-        """File to write to (default: standard output)."""
+        bit; stacks of images are read one by one. With a folder as --out also Parquet and tar
+        files, and URIs (s3://, gs://, hdfs://)."""
+        format: Literal["jsonl", "csv", "parquet"] | None = None
+        """jsonl (the default): a line of JSON for each image, with everything; csv: a row for each
+        image, with its count and boxes; parquet: as jsonl, as a table (needs pyarrow)."""
+        out: str | None = None
+        """File to write to (default: standard output). For large collections a folder (a name
+        without an ending), or its URI: it is filled with Parquet files, part by part, and the same
+        command goes on where it was stopped."""
+        engine: Literal["process", "ray"] | None = None
+        """What works on a collection: this process (the default), or Ray (airscene[ray]) on all
+        cores and GPUs of this machine, or of the cluster at RAY_ADDRESS."""
+        part: int = 4_096
+        """Images in a part of a collection."""
+        image_column: str | None = None
+        """The column of images in Parquet files, where it has no usual name."""
+        id_column: str | None = None
+        """The column of names in Parquet files, where it has no usual name."""
         overlay: Path | None = None
         """Folder for pictures with the windows drawn: first red, second green, third blue. For a
         model of a renderer: the image beside the scene rendered again."""
@@ -60,16 +72,57 @@ def infer(argv: list[str]) -> int:
     if not options.images:
         raise AirsceneError("no image given: airscene infer MODEL IMAGE…")
     use_compilation_cache()
+    table = options.format in (None, "parquet")
+    if options.engine or (table and options.out and _is_folder(options.out)):
+        return _collection(options)
     from airscene.commands.tables import writer
 
-    work = Work(options)
-    with writer(options.format, options.out, not work.plain) as add, work.bar():
+    work, out = Work(options), None if options.out is None else Path(options.out)
+    with writer(options.format or "jsonl", out, not work.plain) as add, work.bar():
         for name, image, scene in work.results():
             add(name, scene)
             work.note(name, image, scene)
             if options.overlay is not None:
                 work.overlay(name, image, scene)
     return 2 if work.bad else 0
+
+
+def _is_folder(out: str) -> bool:
+    """Whether a name is that of a folder; of what is not there yet, by its ending."""
+    path = Path(out)
+    return (
+        "://" in out or out.endswith("/") or (path.is_dir() if path.exists() else not path.suffix)
+    )
+
+
+def _collection(options: Any) -> int:
+    """Images in, a folder of Parquet files out."""
+    from airscene.bulk.inference import Infer
+    from airscene.bulk.storage import absolute
+    from airscene.commands.collection import carry_out
+
+    table = options.format in (None, "parquet")
+    if options.out is None or not _is_folder(options.out) or not table:
+        raise AirsceneError("a collection is written as Parquet into a folder: --out FOLDER")
+    if options.tile or options.tile_size or options.overlay or STDIN in options.images:
+        raise AirsceneError("with a folder as --out, there is no --tile, no --overlay and no -")
+    for source in options.images:
+        if f"{absolute(options.out)}/".startswith(f"{absolute(source)}/"):
+            raise AirsceneError(f"--out {options.out} is where the images are: name another")
+    if options.engine == "ray":
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")  # the devices are for those that work
+    job = Infer(
+        options.model,
+        options.images,
+        options.part,
+        options.max_objects,
+        options.canvas,
+        options.image_column,
+        options.id_column,
+    )
+    return carry_out(job, options.out, options.engine or "process")
 
 
 class Work:

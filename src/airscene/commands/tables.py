@@ -20,10 +20,6 @@ def writer(form: str, out: Path | None, layouts: bool) -> AbstractContextManager
     if form == "parquet":
         if out is None:
             raise AirsceneError("a Parquet table needs a file: --out scenes.parquet")
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            raise AirsceneError("Parquet needs pyarrow: pip install 'airscene[export]'") from None
         return _parquet(out, layouts)
     return _text(_lines if form == "jsonl" else _rows, out)
 
@@ -73,40 +69,20 @@ def _short(thing: dict[str, Any]) -> list[Any]:
 @contextmanager
 def _parquet(out: Path, layouts: bool) -> Iterator[Add]:
     """Most of what the lines of JSON hold, as columns."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from airscene import checkpoint, columns
 
-    from airscene import checkpoint
-
-    rows, schema = [], _schema(layouts)
+    rows, parquet = [], columns.arrow().parquet
 
     def flush() -> None:
-        file.write_table(pa.Table.from_pylist(rows, schema))
+        file.write_table(columns.from_rows(rows, layouts))
         rows.clear()
 
     def add(name: str, scene: Any) -> None:
-        rows.append({"file": name, **scene.to_dict()})
+        rows.append(columns.row(name, scene))
         if len(rows) >= ROWS:
             flush()
 
-    with checkpoint.atomic(out) as temporary, pq.ParquetWriter(temporary, schema) as file:
+    schema = columns.schema(layouts)
+    with checkpoint.atomic(out) as temporary, parquet.ParquetWriter(temporary, schema) as file:
         yield add
         flush()
-
-
-def _schema(of_layouts: bool) -> Any:
-    """The columns: for scenes, or for the layouts of a renderer's model."""
-    import pyarrow as pa
-
-    numbers, text = pa.list_(pa.float32()), pa.string()
-    first = [("file", text), ("count", pa.int32())]
-    if of_layouts:
-        thing = [("kind", text), ("presence", pa.float32()), ("outside", pa.bool_())]
-        thing += [("position_cm", numbers), ("angle_deg", pa.float32())]
-        return pa.schema([*first, ("presence", numbers), ("objects", pa.list_(pa.struct(thing)))])
-    names = ("box", "window", "where", "what")
-    thing = [("presence", pa.float32()), *((name, numbers) for name in names)]
-    last = [("elbo", pa.float64()), ("residual", pa.float32())]
-    last += [("height", pa.int32()), ("width", pa.int32())]
-    objects = ("objects", pa.list_(pa.struct(thing)))
-    return pa.schema([*first, ("count_posterior", numbers), objects, *last])

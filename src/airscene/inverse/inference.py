@@ -17,6 +17,7 @@ from jaxtyping import Float
 from airscene import checkpoint
 from airscene.errors import AirsceneError
 from airscene.inference import BATCHES, Frame, as_float_image, as_list
+from airscene.inverse.config import NetworkConfig
 from airscene.inverse.model import InverseNetwork, levelled
 from airscene.inverse.problem import Problem
 from airscene.renderers import Renderer, Slots, box_average
@@ -55,6 +56,11 @@ class Thing:
     most probably, it is of another kind than the renderer's."""
 
     @property
+    def on_table(self) -> bool:
+        """Whether it has a position and an angle on a table."""
+        return {"x", "y", "yaw"} <= self.pose.keys()
+
+    @property
     def position_cm(self) -> tuple[float, float]:
         """On a table, from its centre: x to the right and y away, as seen from the middle."""
         return 100 * self.pose["x"], 100 * self.pose["y"]
@@ -72,7 +78,7 @@ class Thing:
             "kinds": {name: round(p, 6) for name, p in self.kinds.items()},
             "outside": self.outside,
         }
-        if {"x", "y", "yaw"} <= self.pose.keys():
+        if self.on_table:
             values["position_cm"] = [round(v, 2) for v in self.position_cm]
             values["angle_deg"] = None if self.angle_deg is None else round(self.angle_deg, 1)
         values["pose"] = {name: round(v, 5) for name, v in self.pose.items()}
@@ -152,9 +158,12 @@ class InversePredictor:
 
     def infer_batch(self, images: Sequence[np.ndarray]) -> list[Layout]:
         """The layouts of several images, which may differ in size."""
-        x = np.stack([self._small(image) for image in images])
+        return self.infer_small(np.stack([small(i, self.network.config) for i in images]))
+
+    def infer_small(self, x: Float[np.ndarray, "batch side side channels"]) -> list[Layout]:
+        """The layouts of images that are of the network's size already: see `small`."""
         slots, omega = self.infer_arrays(x)
-        return [self._layout(slots, omega, i, self._unlike(x[i])) for i in range(len(images))]
+        return [self._layout(slots, omega, i, self._unlike(x[i])) for i in range(len(x))]
 
     def _unlike(self, x: Float[np.ndarray, "side side channels"]) -> bool:
         """Whether an image is unlike all in training; where these share a background."""
@@ -230,14 +239,6 @@ class InversePredictor:
 
         return OpenGL(self.problem.world, RENDER_SIZE, workers=1)
 
-    def _small(self, image: np.ndarray) -> np.ndarray:
-        """The image as the network takes it; where that is exact, by averaging squares."""
-        c, image = self.network.config, as_float_image(np.asarray(image))
-        side, size = image.shape[0], c.input_size
-        if image.ndim == 3 and image.shape == (side, side, c.channels) and side % size == 0:
-            return np.asarray(box_average(image, size))
-        return Frame.of(image, c).pixels
-
     def _layout(self, slots: Slots, omega: Any, row: int, unlike: bool = False) -> Layout:
         present, kind, pose = (np.asarray(a[row]) for a in (slots.present, slots.kind, slots.pose))
         chance = scipy.special.expit(np.asarray(omega.logit[row], float))
@@ -266,3 +267,12 @@ class InversePredictor:
             camera = np.asarray(slots.camera)[row]
             sd = math.degrees(self.problem.camera.sd * omega.camera.sd[row][0])
         return Layout(things, known, Slots(present, kind, pose, camera), sd)
+
+
+def small(image: np.ndarray, config: NetworkConfig) -> Float[np.ndarray, "side side channels"]:
+    """An image as the network takes it; where that is exact, by averaging squares."""
+    image = as_float_image(np.asarray(image))
+    side, size = image.shape[0], config.input_size
+    if image.ndim == 3 and image.shape == (side, side, config.channels) and side % size == 0:
+        return np.asarray(box_average(image, size))
+    return Frame.of(image, config).pixels

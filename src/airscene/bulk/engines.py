@@ -1,0 +1,162 @@
+"""What carries out a job, part by part: this process, or Ray Data.
+
+Both do the same with a part, so that the results are the same. With Ray, tasks on all cores read,
+actors that hold a compiled program work and write (where these share the cores, Ray makes one of
+the two), and what a worker that dies has left undone is done again: it writes the same files.
+"""
+
+import json
+import logging
+import os
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from airscene.bulk.jobs import Job
+from airscene.bulk.manifest import Done, Manifest
+from airscene.columns import arrow
+from airscene.errors import AirsceneError
+
+AHEAD = 2
+"""Parts that are read while one is worked on."""
+SHARE = 0.5
+"""Of a core, for an actor as for a task that reads: together they fill it."""
+
+
+def here(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
+    """Do these parts in this process; the next ones are read in the meantime."""
+    job.start(manifest.folder, alone=True)
+    pool, reading, waiting = ThreadPoolExecutor(1), deque(), iter(todo)
+    try:
+        while True:
+            while len(reading) < AHEAD and (index := next(waiting, None)) is not None:
+                reading.append((index, pool.submit(job.read, index, manifest.parts[index])))
+            if not reading:
+                return
+            index, table = reading.popleft()
+            yield manifest.write(index, job.work(index, table.result()))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        job.end()
+
+
+def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
+    """Do these parts with Ray Data: on the cluster at RAY_ADDRESS, else on this machine's cores."""
+    with connected() as ray:
+        cores, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
+        gpus *= job.takes_gpu
+        actors = min(gpus or max(1, cores), len(todo))
+        share = {"num_cpus": SHARE} | ({"num_gpus": 1} if gpus else {})
+        items = [{"index": i, "part": json.dumps(manifest.parts[i])} for i in todo]
+        whole = {"batch_size": 1, "batch_format": "pyarrow"}  # a row is a part
+        plan = ray.data.from_items(items, override_num_blocks=len(items))
+        read = plan.map_batches(_read, fn_args=[job], num_cpus=SHARE, **whole)
+        done = read.map_batches(
+            _Worker,
+            fn_constructor_args=[job, replace(manifest, parts=[], sizes=[])],
+            compute=ray.data.ActorPoolStrategy(size=actors),
+            **share,
+            **whole,
+        )
+        try:
+            for batch in done.iter_batches(batch_size=None, batch_format="pyarrow"):
+                for row in batch.to_pylist():
+                    if failure := row.pop("failure"):
+                        raise AirsceneError(failure)
+                    yield Done(**row)
+        except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            raise AirsceneError(f"Ray gave up; the same command goes on ({why})") from None
+
+
+@contextmanager
+def connected() -> Iterator[Any]:
+    """Ray, running and quiet; ended afterwards, if it was started here."""
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        import ray
+        import ray.data
+        import ray.data.exceptions
+    except ImportError:
+        raise AirsceneError("this engine needs Ray: pip install 'airscene[ray]'") from None
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if not os.environ.get("RAY_ADDRESS"):
+        quiet |= {"address": "local", "include_dashboard": False}
+    try:
+        with warnings.catch_warnings(), _silence():
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX's: here they exec
+            ray.init(**quiet)
+    except (ConnectionError, OSError, RuntimeError) as error:
+        raise AirsceneError(f"Ray does not start: {' '.join(str(error).split())}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on standard error, whoever writes it: what fails is raised."""
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _read(batch: Any, job: Job) -> Any:
+    """A part's description to what it holds, as one row with the table in it."""
+    pa = arrow()
+    index, part = (batch[name][0].as_py() for name in ("index", "part"))
+    table, sink = job.read(index, json.loads(part)), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    data = sink.getvalue()
+    ends = pa.array([0, data.size], pa.int64()).buffers()[1]
+    cell = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, data])
+    return pa.table({"index": [index], "table": cell})
+
+
+class _Worker:
+    """An actor: ready once, then part after part. Its one-line errors are part of its answers."""
+
+    def __init__(self, job: Job, manifest: Manifest):
+        os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
+        from airscene.commands.options import use_compilation_cache
+
+        use_compilation_cache()
+        self.job, self.manifest, self.failure = job, manifest, None
+        try:
+            job.start(manifest.folder, alone=False)
+        except AirsceneError as error:
+            self.failure = str(error)
+
+    def __call__(self, batch: Any) -> Any:
+        pa, index = arrow(), batch["index"][0].as_py()
+        done, failure = Done(index, 0, 0), self.failure
+        if not failure:
+            table = pa.ipc.open_stream(batch["table"][0].as_buffer()).read_all()
+            try:
+                done = self.manifest.write(index, self.job.work(index, table))
+            except AirsceneError as error:
+                failure = str(error)
+        values = {name: [value] for name, value in asdict(done).items()}
+        return pa.table(values | {"failure": pa.array([failure], pa.string())})
+
+
+ENGINES = {"process": here, "ray": by_ray}

@@ -1,0 +1,159 @@
+"""The job of `airscene infer`: images in, what is in them out."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from airscene import columns
+from airscene.bulk import sources, storage
+from airscene.bulk.jobs import Job
+from airscene.errors import AirsceneError
+from airscene.inference import BATCHES, Frame, Places, Predictor, answers, as_seen, load, resolve
+from airscene.inverse.inference import small
+
+BATCH, WEIGHTS = BATCHES[-1], "_model.safetensors"
+MOST_BYTES = 2**28
+"""Of the images of a part, at the model's size."""
+
+
+class Infer(Job):
+    """What a model finds in a collection of images."""
+
+    name, unit, takes_gpu = "infer", "images", True
+
+    def __init__(
+        self,
+        model: str,
+        collection: Sequence[str],
+        part: int,
+        max_objects: int | None = None,
+        canvas: int | None = None,
+        image_column: str | None = None,
+        id_column: str | None = None,
+    ):
+        if part < 1:
+            raise AirsceneError(f"a part has at least 1 image, not {part}")
+        predictor = load(model, max_objects, canvas)
+        self.weights = resolve(model)
+        self.plain = isinstance(predictor, Predictor)  # not a model of a renderer
+        self.config = predictor.config if self.plain else predictor.network.config
+        self.columns = image_column, id_column
+        self.collection = list(collection)
+        self.predictor: Any = None
+        self.settings = {
+            "model": {
+                "name": model,
+                "sha256": hashlib.sha256(self.weights.read_bytes()).hexdigest(),
+            },
+            "max_objects": max_objects,
+            "canvas": canvas,
+            "collection": [storage.absolute(source) for source in collection],
+            "image_column": image_column,
+            "id_column": id_column,
+            "part_size": part,
+        }
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image as the model sees it."""
+        return self.config.height, self.config.width, self.config.channels
+
+    def plan(self) -> Iterator[tuple[int, Any]]:
+        """Parts of the collection."""
+        size = min(self.settings["part_size"], max(1, MOST_BYTES // (4 * int(np.prod(self.shape)))))
+        found = sources.find(self.collection, *self.columns)
+        if not any(map(len, found)):
+            raise AirsceneError(f"no images in {', '.join(self.collection)}")
+        for part in sources.parts(found, size):
+            yield sum(map(len, part)), [sources.to_json(piece) for piece in part]
+
+    def files(self) -> dict[str, bytes]:
+        """The model: so that it is there wherever the work is done."""
+        return {WEIGHTS: self.weights.read_bytes()}
+
+    def read(self, index: int, part: Any) -> Any:
+        """Images at the model's size, and the way back; black for those with an error."""
+        pa = columns.arrow()
+        names, errors, frames = [], [], []
+        blank = Frame(np.zeros(self.shape, np.float32), 0, 0, (1.0, 1.0), (0.0, 0.0))
+        for piece in part:
+            for name, image in sources.from_json(piece).read():
+                frame, error = blank, image
+                if isinstance(image, np.ndarray):
+                    try:
+                        frame, error = self._frame(image), None
+                    except AirsceneError as why:
+                        error = why
+                names.append(name)
+                errors.append(None if error is None else str(error))
+                frames.append(frame)
+        places = Places.of(frames)
+        pixels = np.stack([frame.pixels for frame in frames])
+        size = pa.binary(pixels[0].nbytes)
+        buffers = [None, pa.py_buffer(pixels)]
+        return pa.table(
+            {
+                "file": pa.array(names, pa.string()),
+                "error": pa.array(errors, pa.string()),
+                "pixels": pa.FixedSizeBinaryArray.from_buffers(size, len(frames), buffers),
+                "height": places.height,
+                "width": places.width,
+                "scale_x": places.scale[:, 0],
+                "scale_y": places.scale[:, 1],
+                "left": places.corner[:, 0],
+                "top": places.corner[:, 1],
+            }
+        )
+
+    def _frame(self, image: np.ndarray) -> Frame:
+        if self.plain:
+            return Frame.of(as_seen(image, self.config), self.config)
+        pixels = small(image, self.config)
+        return Frame(pixels, image.shape[0], image.shape[1], (1.0, 1.0), (0.0, 0.0))
+
+    def start(self, folder: str, alone: bool) -> None:
+        """Load the model, and compile it for the one size of batch that is used."""
+        with tempfile.TemporaryDirectory() as here:
+            path = Path(here) / WEIGHTS
+            with storage.opened(storage.join(folder, WEIGHTS)) as file:
+                path.write_bytes(file.read())
+            self.predictor = load(path, self.settings["max_objects"], self.settings["canvas"])
+        self.predictor.infer_arrays(np.zeros((BATCH, *self.shape), np.float32))
+
+    def work(self, index: int, table: Any) -> Any:
+        """What is in the images of a part."""
+        table, rows = table.combine_chunks(), len(table)
+        x = np.zeros((-(-rows // BATCH) * BATCH, *self.shape), np.float32)  # whole batches
+        pixels = table["pixels"].chunk(0)
+        flat = np.frombuffer(pixels.buffers()[1], np.float32)
+        start = pixels.offset * int(np.prod(self.shape))
+        x[:rows] = flat[start : start + x[:rows].size].reshape(x[:rows].shape)
+        file, error = (table[name].chunk(0) for name in ("file", "error"))
+        if not self.plain:
+            return self._layouts(x, file.to_pylist(), error.to_pylist())
+        numbers = {
+            name: table[name].to_numpy()
+            for name in ("height", "width", "scale_x", "scale_y", "left", "top")
+        }
+        places = Places(
+            self.shape[:2],
+            numbers["height"],
+            numbers["width"],
+            np.stack([numbers["scale_x"], numbers["scale_y"]], axis=1),
+            np.stack([numbers["left"], numbers["top"]], axis=1),
+        )
+        found = jax.tree.map(lambda a: a[:rows], self.predictor.infer_arrays(x))
+        return columns.from_answers(file, error, places, answers(places, found))
+
+    def _layouts(self, x: np.ndarray, names: list[str], errors: list[str | None]) -> Any:
+        layouts = self.predictor.infer_small(x)[: len(names)]
+        rows = [
+            columns.row(name, layout) if error is None else {"file": name, "error": error}
+            for name, error, layout in zip(names, errors, layouts, strict=True)
+        ]
+        return columns.from_rows(rows, of_layouts=True)

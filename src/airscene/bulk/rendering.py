@@ -1,0 +1,110 @@
+"""The job of `airscene render`: scenes of a world, drawn at random and rendered."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from airscene.bulk.jobs import Job
+from airscene.columns import arrow
+from airscene.errors import AirsceneError
+from airscene.inverse.problem import make_problem
+from airscene.inverse.training import SIZES, render_all
+from airscene.renderers import Slots, random_look
+from airscene.renderers.opengl import OpenGL
+
+
+class Render(Job):
+    """Pictures of random scenes, and the truth about them.
+
+    The scenes of a part follow from the world's name, the seed and the part's number.
+    """
+
+    name, unit, takes_gpu = "render", "scenes", False
+
+    def __init__(self, world: str, scenes: int, seed: int, randomise: bool, size: int, part: int):
+        if min(scenes, part, size) < 1 or seed < 0:
+            raise AirsceneError(
+                "there must be a scene, a part of one, a pixel, and no seed below 0"
+            )
+        self.problem = make_problem(world)
+        self.renderer: Any = None
+        self.settings = {
+            "world": world,
+            "scenes": scenes,
+            "seed": seed,
+            "randomise": randomise,
+            "size": size,
+            "part_size": part,
+        }
+
+    def plan(self) -> Iterator[tuple[int, Any]]:
+        """Parts of equal size."""
+        total, size = self.settings["scenes"], self.settings["part_size"]
+        for first in range(0, total, size):
+            yield min(size, total - first), [first, min(size, total - first)]
+
+    def read(self, index: int, part: Any) -> Any:
+        """The truth: names, and what is where."""
+        pa, (first, scenes) = arrow(), part
+        world, seed = self.settings["world"], self.settings["seed"]
+        truth = self.problem.sample(scenes, (f"render {world} {index:08d}", seed))
+        slots = self.problem.slots
+
+        def lists(values: np.ndarray, kind: Any) -> Any:
+            return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1), kind), slots)
+
+        kinds = np.array(self.problem.kinds)[truth.kind]
+        columns = {
+            "id": [f"{world}-{seed}-{i:09d}" for i in range(first, first + scenes)],
+            "present": lists(truth.present > 0, pa.bool_()),
+            "kind": lists(kinds, pa.string()),
+        }
+        for i, parameter in enumerate(self.problem.parameters):
+            columns[parameter.name] = lists(truth.pose[..., i], pa.float32())
+        camera = [None] * scenes if truth.camera is None else truth.camera
+        return pa.table(columns | {"camera": pa.array(camera, pa.float32())})
+
+    def start(self, folder: str, alone: bool) -> None:
+        """Start the renderer: a process for each core, or one."""
+        world = self.problem.world
+        if self.settings["randomise"]:
+            world = replace(world, sizes=SIZES)
+        self.renderer = OpenGL(world, self.settings["size"], workers=None if alone else 1)
+
+    def work(self, index: int, table: Any) -> Any:
+        """The truth with its pictures, as PNG."""
+        look = None
+        if self.settings["randomise"]:
+            name = f"look {self.settings['world']} {index:08d}"
+            rng = np.random.default_rng([*name.encode(), self.settings["seed"]])
+            look = random_look(self.renderer.world, len(table), rng)
+        images = render_all(self.renderer, self._slots(table), look)
+        return table.add_column(1, "image", arrow().array([_png(image) for image in images]))
+
+    def end(self) -> None:
+        """End the renderer's processes."""
+        if self.renderer is not None:
+            self.renderer.close()
+
+    def _slots(self, table: Any) -> Slots:
+        """What `read` has written, as a renderer takes it."""
+
+        def matrix(name: str) -> np.ndarray:
+            flat = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            return flat.reshape(-1, self.problem.slots)
+
+        index = {kind: i for i, kind in enumerate(self.problem.kinds)}
+        kinds = np.vectorize(index.__getitem__, otypes=[np.int32])(matrix("kind"))
+        pose = np.stack([matrix(p.name) for p in self.problem.parameters], axis=-1)
+        camera = table["camera"].to_numpy() if self.problem.camera is not None else None
+        return Slots(matrix("present").astype(np.float32), kinds, pose, camera)
+
+
+def _png(image: np.ndarray) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(image).save(data, "PNG")
+    return data.getvalue()

@@ -1,0 +1,135 @@
+"""Files that lie here or elsewhere: paths, and URIs that pyarrow knows (s3://, gs://, hdfs://)."""
+
+import io
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from airscene import checkpoint
+from airscene.columns import arrow
+from airscene.errors import AirsceneError
+
+BUFFER = 2**20
+"""Bytes that are read at once: from elsewhere, each reading is a request."""
+THREADS = 16
+"""Files that are looked into at once: elsewhere, each look takes its time."""
+
+
+def is_uri(name: str) -> bool:
+    """Whether it is a URI, not a path."""
+    return "://" in name
+
+
+def absolute(name: str) -> str:
+    """The same, wherever one is."""
+    return name.rstrip("/") if is_uri(name) else str(Path(name).resolve())
+
+
+def join(folder: str, name: str) -> str:
+    """A file in a folder."""
+    return f"{folder.rstrip('/')}/{name}" if is_uri(folder) else str(Path(folder) / name)
+
+
+def is_folder(name: str) -> bool:
+    """Whether it is the name of a folder, or of a file; an error if there is neither."""
+    with _clear("read", name):
+        if not is_uri(name):
+            return stat.S_ISDIR(Path(name).stat().st_mode)
+        system, path = _at(name)
+        kind, kinds = system.get_file_info(path).type, _fs().FileType
+        if kind == kinds.NotFound:
+            raise FileNotFoundError
+        return kind == kinds.Directory
+
+
+def listing(folder: str) -> list[str]:
+    """All files in a folder and below it, sorted; none that are hidden."""
+    if not is_uri(folder):
+        root = Path(folder)
+        found = (p for p in root.rglob("*") if not p.name.startswith((".", "_")) and p.is_file())
+        return sorted(map(str, found))
+    with _clear("read", folder):
+        system, path = _at(folder)
+        everything = system.get_file_info(_fs().FileSelector(path, recursive=True))
+        files = [info.path for info in everything if info.is_file]
+    inside = [file[len(path) :].lstrip("/") for file in files]
+    shown = [name for name in inside if not name.rsplit("/", 1)[-1].startswith((".", "_"))]
+    return sorted(join(folder, quote(name)) for name in shown)
+
+
+def names(folder: str) -> set[str]:
+    """The names of what lies in a folder; none if there is no such folder."""
+    if not is_uri(folder):
+        path = Path(folder)
+        return {p.name for p in path.iterdir()} if path.is_dir() else set()
+    with _clear("read", folder):
+        system, path = _at(folder)
+        selector = _fs().FileSelector(path, allow_not_found=True)
+        return {info.base_name for info in system.get_file_info(selector)}
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Any]:
+    """A file to read from, anywhere in it."""
+    with _clear("read", name):
+        if not is_uri(name):
+            with io.FileIO(name) as file:
+                yield file
+            return
+        system, path = _at(name)
+        with system.open_input_file(path) as raw, io.BufferedReader(raw, BUFFER) as file:
+            yield file
+
+
+def write(name: str, data: Any) -> None:
+    """Write a file, all of it or nothing."""
+    if not is_uri(name):
+        with checkpoint.atomic(Path(name)) as temporary:
+            temporary.write_bytes(data)
+        return
+    with _clear("write", name):
+        system, path = _at(name)
+        folder, _, last = path.rpartition("/")
+        system.create_dir(folder)
+        temporary = f"{folder}/.{last}.{secrets.token_hex(4)}"
+        with system.open_output_stream(temporary) as file:
+            file.write(data)
+        system.move(temporary, path)
+
+
+@cache
+def _root(scheme: str, host: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path of its root there."""
+    system, path = _fs().FileSystem.from_uri(f"{scheme}://{host}/")
+    return system, path.rstrip("/")
+
+
+def _at(uri: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path there."""
+    words = urlsplit(uri)
+    system, root = _root(words.scheme, words.netloc)
+    return system, f"{root}{unquote(words.path)}".rstrip("/") or "/"
+
+
+def _fs() -> Any:
+    arrow()
+    import pyarrow.fs
+
+    return pyarrow.fs
+
+
+@contextmanager
+def _clear(verb: str, name: str) -> Iterator[None]:
+    """Let what goes wrong appear as one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise AirsceneError(f"cannot {verb} {name}: no such file or folder") from None
+    except (OSError, arrow().ArrowException) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise AirsceneError(f"cannot {verb} {name}: {why}") from None
