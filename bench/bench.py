@@ -13,12 +13,12 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from speeds import RESULTS, say, steps_per_second
 
 from airscene import training
 from airscene.config import ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
-from airscene.devices import alone, sharded
 from airscene.errors import AirsceneError
 from airscene.inference import Predictor, infer_compiled, load
 from airscene.inverse.config import InverseConfig
@@ -33,24 +33,6 @@ from airscene.inverse.training import (
 from airscene.presets import preset
 from airscene.renderers import Slots
 from airscene.timing import seconds
-
-RESULTS: dict[str, float | str] = {}
-
-
-def say(name: str, value: float | str, unit: str = "") -> None:
-    RESULTS[name] = value
-    text = value if isinstance(value, str) else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-    print(f"{name:58} {text:>12} {unit}", flush=True)
-
-
-def steps_per_second(config: TrainConfig, images: np.ndarray, length: int) -> float:
-    box, shown = [training.start(config)], sharded(images, alone())
-
-    def chunk():
-        box[0], elbo = training.train_chunk(config, length, box[0], shown)
-        return elbo
-
-    return length / seconds(chunk, repeats=3)
 
 
 def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:
@@ -141,10 +123,10 @@ def rendering_speed(fast: bool) -> None:
             say(f"{name}: images of 128x128 rays, averaged to 32x32", rate, "images/s")
             pictures = make_pictures(trainer.problem, renderer, 500, 0)
             state = [start(config, trainer.problem, pictures)]
-            shown = jnp.asarray(pictures.images), jax.tree.map(jnp.asarray, pictures.truth)
+            shown = jax.tree.map(jnp.asarray, pictures)
 
             def steps(t=trainer, state=state, shown=shown):
-                state[0] = t.chunk(length, state[0], *shown)
+                state[0] = t.chunk(length, state[0], shown)
                 return state[0].step
 
             took = seconds(steps, repeats=3)

@@ -1,0 +1,91 @@
+"""What one device does, for plans of many: seeds at once, batch sizes, inference, bytes an image.
+
+`python bench/scale.py`; docs/scale.md has the figures. The share of the matrix rate is what the
+compiled program's own count of operations comes to, over the rate of one large product of matrices
+of the same numbers (float32, at the precision that training uses), measured in the same run.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from speeds import RESULTS, say, steps_per_second
+
+from airscene import training
+from airscene.config import TrainConfig
+from airscene.data import make_scenes
+from airscene.data.scenes import as_float
+from airscene.devices import alone, sharded
+from airscene.inference import infer_compiled, load
+from airscene.presets import preset
+from airscene.timing import seconds
+
+
+def matrix_rate(side: int) -> float:
+    """Operations a second of a product of two square matrices."""
+    a = jnp.ones((side, side))
+    product = jax.jit(lambda a: a @ a)
+    return 2 * side**3 / seconds(lambda: product(a), repeats=5)
+
+
+def operations(config: TrainConfig, images: np.ndarray) -> float:
+    """What the compiler counts for one step of all seeds."""
+    shown = sharded(images, alone())
+    state = jax.eval_shape(lambda: training.start(config))
+    program = training.train_chunk.lower(config, 1, state, shown).compile()
+    return _counted(program)
+
+
+def _counted(program: jax.stages.Compiled) -> float:
+    cost = program.cost_analysis()
+    return float((cost[0] if isinstance(cost, list) else cost or {}).get("flops", float("nan")))
+
+
+def training_scale(config: TrainConfig, images: np.ndarray, rate: float, fast: bool) -> None:
+    """Seed-steps a second over seeds, images a second over batches."""
+    length = 100 if fast else 5
+    for seeds in (1, 4, 16, 64) if fast else (1, 2, 4):
+        many = replace(config, seeds=seeds)
+        speed = steps_per_second(many, images, length)
+        share = 100 * speed * operations(many, images) / rate
+        say(f"training, {seeds} seeds", speed * seeds, f"seed-steps/s; {share:.1f}% of matrix rate")
+    for batch in (64, 256, 1024, 4096, 16_384) if fast else (64, 256):
+        large = replace(config, batch=batch)
+        speed = steps_per_second(large, images, max(2, length // max(1, batch // 512)))
+        share = 100 * speed * operations(large, images) / rate
+        say(f"training, batch {batch}", speed * batch, f"images/s; {share:.1f}% of matrix rate")
+
+
+def inference_scale(fast: bool) -> None:
+    """Images a second over batches, in the compiled program."""
+    predictor, config = load("digits"), preset("digits")
+    for size in (256, 4096, 16_384) if fast else (256,):
+        scenes = make_scenes(config.data, predictor.config, held_out=True, scenes=size)
+        x = jnp.asarray(as_float(scenes.images))
+        speed = size / seconds(lambda x=x: infer_compiled(predictor.air, x))
+        say(f"inference, batch {size}", speed, "images/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    fast = jax.default_backend() != "cpu"
+    config = preset("digits")
+    images = make_scenes(config.data, config.model, held_out=False).images
+    say("device", jax.devices()[0].device_kind)
+    rate = matrix_rate(8192 if fast else 1024)
+    say("one product of matrices, float32", rate / 1e12, "Top/s")
+    say("one training step, batch 64", operations(config, images) / 1e9, "Gop")
+    training_scale(config, images, rate, fast)
+    inference_scale(fast)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(RESULTS, indent=2))
+
+
+if __name__ == "__main__":
+    main()
