@@ -33,30 +33,26 @@ def matrix_rate(side: int) -> float:
 
 
 def operations(config: TrainConfig, images: np.ndarray) -> float:
-    """What the compiler counts for one step of all seeds."""
+    """What the compiler counts for one step."""
     shown = sharded(images, alone())
     state = jax.eval_shape(lambda: training.start(config))
-    program = training.train_chunk.lower(config, 1, state, shown).compile()
-    return _counted(program)
-
-
-def _counted(program: jax.stages.Compiled) -> float:
-    cost = program.cost_analysis()
-    return float((cost[0] if isinstance(cost, list) else cost or {}).get("flops", float("nan")))
+    cost = training.train_chunk.lower(config, 1, state, shown).compile().cost_analysis()
+    return float((cost or {}).get("flops", float("nan")))
 
 
 def training_scale(config: TrainConfig, images: np.ndarray, rate: float, fast: bool) -> None:
     """Seed-steps a second over seeds, images a second over batches."""
-    length = 100 if fast else 5
+    length, each = 100 if fast else 5, operations(config, images)
+    say("one training step, batch 64", each / 1e9, "Gop")
     for seeds in (1, 4, 16, 64) if fast else (1, 2, 4):
         many = replace(config, seeds=seeds)
         speed = steps_per_second(many, images, length)
-        share = 100 * speed * operations(many, images) / rate
+        share = 100 * speed * seeds * each / rate
         say(f"training, {seeds} seeds", speed * seeds, f"seed-steps/s; {share:.1f}% of matrix rate")
     for batch in (64, 256, 1024, 4096, 16_384) if fast else (64, 256):
         large = replace(config, batch=batch)
         speed = steps_per_second(large, images, max(2, length // max(1, batch // 512)))
-        share = 100 * speed * operations(large, images) / rate
+        share = 100 * speed * each * batch / config.batch / rate
         say(f"training, batch {batch}", speed * batch, f"images/s; {share:.1f}% of matrix rate")
 
 
@@ -80,7 +76,6 @@ def main() -> None:
     say("device", jax.devices()[0].device_kind)
     rate = matrix_rate(8192 if fast else 1024)
     say("one product of matrices, float32", rate / 1e12, "Top/s")
-    say("one training step, batch 64", operations(config, images) / 1e9, "Gop")
     training_scale(config, images, rate, fast)
     inference_scale(fast)
     if arguments.json:
