@@ -7,15 +7,21 @@ of the same numbers (float32, at the precision that training uses), measured in 
 
 import argparse
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 from speeds import RESULTS, say, steps_per_second
 
 from airscene import training
+from airscene.bulk.inference import Infer
 from airscene.config import TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
@@ -66,6 +72,34 @@ def inference_scale(fast: bool) -> None:
         say(f"inference, batch {size}", speed, "images/s")
 
 
+def collection_scale(images: np.ndarray) -> None:
+    """What surrounds the model when a collection is worked through: on one core, per image."""
+
+    def encoded() -> Any:
+        pq.write_table(found, sink := pa.BufferOutputStream())
+        return sink.getvalue()
+
+    with tempfile.TemporaryDirectory() as folder:
+        for i, image in enumerate(images):
+            Image.fromarray(image[..., 0]).save(f"{folder}/{i:05}.png")
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+        job = Infer("digits", [folder], part=len(images))
+        ((_, part),) = job.plan()
+        table = job.read(0, part)
+        took = seconds(lambda: job.read(0, part) and None, repeats=3)
+    say("reading PNG files of 50x50, one core", len(images) / took, "images/s")
+    job.predictor = load("digits")
+    found = job.work(0, table)
+    both = seconds(lambda: job.work(0, table) and None, repeats=3)
+    x = as_float(images)
+    model = seconds(lambda: job.predictor.infer_arrays(x) and None, repeats=3)
+    write = seconds(lambda: encoded() and None, repeats=3)
+    say("boxes, codes and columns", len(images) / max(both - model, 1e-9), "images/s")
+    say("Parquet", len(images) / write, "images/s")
+    say("bytes in, an image (PNG)", size / len(images), "")
+    say("bytes out, an image (Parquet)", len(encoded()) / len(images), "")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -78,6 +112,7 @@ def main() -> None:
     say("one product of matrices, float32", rate / 1e12, "Top/s")
     training_scale(config, images, rate, fast)
     inference_scale(fast)
+    collection_scale(images[:4096])
     if arguments.json:
         arguments.json.write_text(json.dumps(RESULTS, indent=2))
 

@@ -107,9 +107,6 @@ class InverseConfig:
     temperature: float = 1.0
     """enumerate: of presence and kind at the first step: above 1, they stay soft while poses are
     still poor. Else the kind that is least in the way wins, for good."""
-    temperature_end: float = 1.0
-    """enumerate: the same after annealing: above 1, no slot is ever so sure to be empty that it
-    cannot learn better."""
     bonus: float = 10.0
     """Nats that a thing is worth at the first step: else nothing is drawn where poses are poor."""
     cost: float = 0.0
@@ -131,8 +128,7 @@ class InverseConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps", "seeds", "batch", "eval_every", "scenes")
-        require_positive(self, "learning_rate", "sigma_start", "blur_start")
-        require_positive(self, "temperature", "temperature_end")
+        require_positive(self, "learning_rate", "sigma_start", "blur_start", "temperature")
         require(0 <= self.floor <= 1, f"floor must lie between 0 and 1, not {self.floor}")
         require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
@@ -143,7 +139,6 @@ class InverseConfig:
 SEVERAL: dict[str, Any] = {
     "learning_rate": 1e-3,
     "temperature": 30.0,
-    "temperature_end": 10.0,
     "bonus": 5.0,
     "cost": 10.0,
     "floor": 0.5,

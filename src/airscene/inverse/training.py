@@ -202,7 +202,7 @@ class InverseTrainer:
             sigma=m.sigma * (c.sigma_start / m.sigma) ** left,
             blur=m.blur * (c.blur_start / m.blur) ** left,
             bonus=c.bonus * left - c.cost * (1 - left),
-            temperature=c.temperature_end * (c.temperature / c.temperature_end) ** left,
+            temperature=c.temperature**left,
             coarse=left,
         )
 
