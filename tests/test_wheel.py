@@ -29,7 +29,7 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_models_and_page(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for name in ("digits", "digits-difference", "sprites", "objects"):
+    for name in ("digits", "digits-difference", "sprites", "objects", "tabletop"):
         assert f"airscene/weights/{name}.safetensors" in names
     for name in ("index.html", "app.js", "style.css"):
         assert f"airscene/demo/page/{name}" in names

@@ -81,10 +81,10 @@ EXPERIMENTS = {
         "tabletop",
         paper="Figures 6, 7 and 15, appendix I",
         shows="From images alone, a network learns how many things stand on a table, which and "
-        "where, and where the camera is. It draws and counts better than the same network trained "
-        "on labels where things of a kind repeat, and is as good where they do not.",
+        "where, and where the camera is. Where things of a kind repeat, it draws and counts better "
+        "than the same network trained on labels.",
         seeds=5,
-        quick="trained for a few steps: its figures mean nothing",
+        quick="the models that come along, and few images; without the supervised network",
     ),
     "omniglot": Experiment(
         "Characters taken apart",
