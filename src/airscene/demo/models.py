@@ -39,7 +39,7 @@ DESCRIPTIONS = {
     "omniglot": "Handwritten characters of any alphabet, taken apart into strokes and pieces.",
     "objects": "A cube, a sphere or a cylinder on a table, drawn by a 3D renderer.",
     "tabletop": "Up to three of cup, pan and plate on a table, drawn by a 3D renderer.",
-    "tabletop-camera": "The same, seen from an angle that is inferred, too.",
+    "tabletop-camera": "Cups, pans and plates, seen from an angle that is inferred, too.",
 }
 
 
