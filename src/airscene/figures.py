@@ -218,6 +218,9 @@ def sweep(rows: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Figure:
         if plain:
             _lines_of_cells(axes, rows, swept, values)
             frame_plot(axes, unit, swept[0].replace("_", "-"))
+            low, high = axes.get_ylim()
+            least = max(0.0, 1.0 - (high - low)) / 2  # small differences are not blown up
+            axes.set_ylim(low - least, high + least)
         else:
             for y, c in enumerate(cells):
                 axes.plot(values[c], [y] * len(values[c]), "o", color=SEED_LINE, markersize=4)
@@ -246,22 +249,17 @@ def _lines_of_cells(
     numbers = all(isinstance(place, int | float) and place is not True for place in places)
     x = {place: place if numbers else i for i, place in enumerate(places)}
     lines = list(dict.fromkeys(row[swept[1]] for row in rows)) if len(swept) == 2 else [None]
-    shades = LinearSegmentedColormap.from_list("lines", [SEED_LINE, LINE, INK])
+    shades = LinearSegmentedColormap.from_list("lines", ERROR_COLOURS[:4], max(len(lines), 2))
     for i, line in enumerate(lines):
-        colour = LINE if len(lines) == 1 else shades(i / (len(lines) - 1))
+        colour = ERROR_COLOURS[i] if len(lines) <= len(ERROR_COLOURS) else shades(i)
         mine = [c for c, row in cells.items() if line is None or row[swept[1]] == line]
         mine.sort(key=lambda c: x[cells[c][swept[0]]])
         at = [x[cells[c][swept[0]]] for c in mine]
         means = [_mean(values[c]) for c in mine]
-        axes.plot(at, means, color=colour, linewidth=2, label=_typed(line), zorder=2)
+        axes.plot(at, means, color=colour, linewidth=2, label=_typed(line))
         for place, c in zip(at, mine, strict=True):
-            several = len(values[c]) > 1
-            look = {
-                "color": colour,
-                "markersize": 4 if several else 5,
-                "alpha": 0.6 + 0.4 * (not several),
-            }
-            axes.plot([place] * len(values[c]), values[c], "o", markeredgewidth=0, zorder=3, **look)
+            look = {"color": colour, "markersize": 5, "markeredgewidth": 0, "alpha": 0.7}
+            axes.plot([place] * len(values[c]), values[c], "o", **look)
     if numbers and min(places) > 0 and max(places) >= 10 * min(places):
         axes.set_xscale("log")
     axes.set_xticks(list(x.values()), [_typed(place) for place in places])

@@ -20,8 +20,8 @@ def numerics(value: float | Array) -> Any:
     return jnp if isinstance(value, jax.Array) else np
 
 
-def log_count_prior(config: ModelConfig) -> Float[np.ndarray | Array, " counts"]:
-    """Log p(n) for n = 0, ..., N, renormalised on that range."""
+def log_count_prior(config: ModelConfig) -> Float[Any, " counts"]:
+    """Log p(n) for n = 0, ..., N, renormalised on that range; by NumPy, unless it is traced."""
     most = config.max_objects
     n = np.arange(most + 1)
     unnormalised = {

@@ -289,12 +289,15 @@ def divide(whole: Run, parts: Sequence[Run]) -> None:
         part.write()
         _truncate(part, -1)
         for row in whole.metrics():
-            values = {k: v[mine] if isinstance(v, list) else v for k, v in row.items()}
+            values: dict[str, Any] = {
+                k: v[mine] if isinstance(v, list) else v for k, v in row.items()
+            }
             _append(part, Row(**values))
         for name, models in snapshots.items():
             checkpoint.save_snapshot(part.path / "snapshots" / name, _rows(models, mine))
         if state is not None:
-            _save(part, _rows(state, mine))
+            structure = jax.tree.structure(make_task(part.config).skeleton())  # with its settings
+            _save(part, jax.tree.unflatten(structure, jax.tree.leaves(_rows(state, mine))))
 
 
 def _rows(tree: Any, mine: slice) -> Any:
