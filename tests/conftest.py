@@ -44,6 +44,17 @@ def mujoco():
 
 
 @pytest.fixture(scope="session")
+def ray():
+    """One Ray for all tests. If it is not installed, that is a failure in CI, else a skip."""
+    from airscene.bulk import engines
+
+    if not CI:
+        pytest.importorskip("ray")
+    with engines.connected() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def tiny():
     return ModelConfig(
         height=8,

@@ -65,15 +65,6 @@ def expected(pictures: Path, tmp_path_factory) -> Path:
     return out
 
 
-@pytest.fixture(scope="session")
-def ray() -> Any:
-    """One Ray for all tests. If it is not installed, that is a failure in CI, else a skip."""
-    if os.environ.get("CI") != "true":
-        pytest.importorskip("ray")
-    with engines.connected() as running:
-        yield running
-
-
 def infer(source: Any, out: Any, *more: str, model: str = "digits") -> list[str]:
     return ["infer", model, str(source), "--out", str(out), "--part", str(PART), *more]
 

@@ -14,6 +14,7 @@ airscene takes an image apart into its objects, without labels.
 usage: airscene COMMAND [--help]
 
   train PRESET        train, with a live table; then a run folder with a report to open
+  sweep PRESET        train under every combination of some settings; a table and a plot of them
   eval RUN|MODEL      held-out counts, boxes and ELBO: a table, and result.json
   infer MODEL IMAGE…  what is in these images: one JSON scene a line
   render WORLD        a data set of rendered 3D scenes, and the truth about them
@@ -33,6 +34,7 @@ try:   airscene train digits
 """
 COMMANDS = {
     "train": ("train", "train"),
+    "sweep": ("sweep", "sweep"),
     "eval": ("results", "evaluate"),
     "infer": ("infer", "infer"),
     "render": ("render", "render"),

@@ -10,9 +10,18 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from airscene.errors import AirsceneError
+
+TRACEABLE = (
+    "learning_rate", "count_temperature", "baseline_learning_rate", "label_weight", "object_cost",
+    "object_rate", "size_mean", "size_sd", "position_sd", "likelihood_sd", "presence_bias",
+    "decoder_bias", "where_sd_start",
+)  # fmt: skip
+"""Settings of a `TrainConfig` that change no shape, no program and no scene: models that differ in
+these alone can be trained together, by one program that gets them as arrays."""
 
 Counts = tuple[int, ...]
 T = TypeVar("T")
@@ -305,6 +314,27 @@ def configured(config: T, settings: dict[str, Any], fixed: Sequence[str], by: st
             raise AirsceneError(f"no setting {name!r}")
         (values if name in values else values["model"])[name] = value
     return from_dict(type(config), values)
+
+
+def unchecked(config: T, settings: dict[str, Any]) -> T:
+    """`config` with some fields set, its own or its model's, to anything: to arrays, say.
+
+    Nothing is checked, and the configuration is equal to itself alone, as such arrays are.
+    """
+    values = dict(vars(config))
+    own = {name: value for name, value in settings.items() if name in values}
+    others = {name: value for name, value in settings.items() if name not in own}
+    if others:
+        values["model"] = unchecked(values["model"], others)
+    changed = object.__new__(_by_identity(type(config)))
+    vars(changed).update(values | own)
+    return changed
+
+
+@cache
+def _by_identity(kind: type) -> Any:
+    """The same class, but its objects are equal to themselves alone."""
+    return type(kind.__name__, (kind,), {"__eq__": object.__eq__, "__hash__": object.__hash__})
 
 
 def from_dict(cls: type[T], values: Any) -> T:

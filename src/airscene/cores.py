@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from airscene.config import ModelConfig
 from airscene.likelihood import Image, link
 from airscene.networks import MLP, PatchEmbedding, each, lstm, positive, with_neighbours
-from airscene.priors import Normal
+from airscene.priors import Normal, numerics
 
 SURELY = 100.0
 """The logit of an object that is always there."""
@@ -166,7 +166,8 @@ class DifferenceCore(eqx.Module):
             features = features + jax.nn.relu(each(layer, with_neighbours(features)))
         centres = self._centres(*features.shape[:2])
         proposals = each(self.propose, features).reshape(-1, 8)
-        proposals = proposals + np.pad(centres / self.config.position_sd, ((0, 0), (3, 3)))
+        sd = self.config.position_sd
+        proposals = proposals + numerics(sd).pad(centres / sd, ((0, 0), (3, 3)))
         weight = jax.nn.softmax(self._near_best(centres, proposals[:, 0]))
         return Omega.of(self.config, weight @ proposals[:, 1:]), None
 

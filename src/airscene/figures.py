@@ -201,6 +201,83 @@ def band(
     axes.plot(x, np.nanmean(values, axis=1), color=colour, linewidth=2, label=label, **style)
 
 
+def sweep(rows: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Figure:
+    """What comes of a sweep on held-out scenes: every seed a point, the means a line.
+
+    One or two settings: over the values of the first, a line for each of the second. Otherwise a
+    line of points for each cell. `rows` have `cell`, the settings, `elbo` and `count_accuracy`.
+    """
+    panels = [("count_accuracy", "Counts", "% right", 100.0), ("elbo", "ELBO", "nats", 1.0)]
+    panels = [p for p in panels if np.isfinite([row[p[0]] for row in rows]).any()]
+    cells = list(dict.fromkeys(row["cell"] for row in rows))
+    plain = len(swept) in (1, 2)
+    figure = Figure(figsize=(WIDE, 3.4 if plain else 1.2 + 0.24 * len(cells)), layout="constrained")
+    grid = figure.subplots(1, max(len(panels), 1), squeeze=False, sharey=not plain)[0]
+    for axes, (key, title, unit, scale) in zip(grid, panels, strict=False):
+        values = {c: [scale * r[key] for r in rows if r["cell"] == c] for c in cells}
+        if plain:
+            _lines_of_cells(axes, rows, swept, values)
+            frame_plot(axes, unit, swept[0].replace("_", "-"))
+            low, high = axes.get_ylim()
+            least = max(0.0, 1.0 - (high - low)) / 2  # small differences are not blown up
+            axes.set_ylim(low - least, high + least)
+        else:
+            for y, c in enumerate(cells):
+                axes.plot(values[c], [y] * len(values[c]), "o", color=SEED_LINE, markersize=4)
+                axes.plot(_mean(values[c]), y, "|", color=LINE, markersize=11, markeredgewidth=2.2)
+            axes.set_ylim(len(cells) - 0.5, -0.5)
+            frame_plot(axes, "", unit)
+            axes.set_yticks(range(len(cells)), [c.replace("_", ", ") for c in cells])
+        heading(axes, title)
+    if len(swept) == 2 and len(panels):
+        handles, labels = grid[0].get_legend_handles_labels()
+        style = {"frameon": False, "fontsize": 8.5, "title_fontsize": 8.5}
+        title = swept[1].replace("_", "-")
+        figure.legend(handles, labels, loc="outside right upper", title=title, **style)
+    return figure
+
+
+def _lines_of_cells(
+    axes: Axes,
+    rows: Sequence[Mapping[str, Any]],
+    swept: Sequence[str],
+    values: Mapping[str, Sequence[float]],
+) -> None:
+    """A line for each value of the second setting, if there is one, over those of the first."""
+    cells = {row["cell"]: row for row in rows}
+    places = list(dict.fromkeys(row[swept[0]] for row in rows))
+    numbers = all(isinstance(place, int | float) and place is not True for place in places)
+    x = {place: place if numbers else i for i, place in enumerate(places)}
+    lines = list(dict.fromkeys(row[swept[1]] for row in rows)) if len(swept) == 2 else [None]
+    shades = LinearSegmentedColormap.from_list("lines", ERROR_COLOURS[:4], max(len(lines), 2))
+    for i, line in enumerate(lines):
+        colour = ERROR_COLOURS[i] if len(lines) <= len(ERROR_COLOURS) else shades(i)
+        mine = [c for c, row in cells.items() if line is None or row[swept[1]] == line]
+        mine.sort(key=lambda c: x[cells[c][swept[0]]])
+        at = [x[cells[c][swept[0]]] for c in mine]
+        means = [_mean(values[c]) for c in mine]
+        axes.plot(at, means, color=colour, linewidth=2, label=_typed(line))
+        for place, c in zip(at, mine, strict=True):
+            look = {"color": colour, "markersize": 5, "markeredgewidth": 0, "alpha": 0.7}
+            axes.plot([place] * len(values[c]), values[c], "o", **look)
+    if numbers and min(places) > 0 and max(places) >= 10 * min(places):
+        axes.set_xscale("log")
+    axes.set_xticks(list(x.values()), [_typed(place) for place in places])
+    axes.minorticks_off()
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(map(_typed, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Of those that are finite, NaN if none is."""
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else math.nan
+
+
 def histogram(counts: np.ndarray) -> Figure:
     """How often each count was found."""
     figure = Figure(figsize=(HALF, 2.6), layout="constrained")

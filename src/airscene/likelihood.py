@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.config import ModelConfig
+from airscene.priors import numerics
 
 Image = Float[Array, "height width channels"]
 
@@ -24,5 +25,6 @@ def log_likelihood(config: ModelConfig, x: Image, canvas: Image) -> Float[Array,
     mean = link(config, canvas)
     if config.likelihood == "bernoulli":
         return jnp.sum(x * jnp.log(mean) + (1 - x) * jnp.log1p(-mean))
-    constant = x.size * np.log(2 * np.pi * config.likelihood_sd**2) / 2
+    log = numerics(config.likelihood_sd).log
+    constant = x.size * log(2 * np.pi * config.likelihood_sd**2) / 2
     return -jnp.sum((x - mean) ** 2) / (2 * config.likelihood_sd**2) - constant

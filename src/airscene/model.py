@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from airscene import attention
-from airscene.config import ModelConfig
+from airscene.config import ModelConfig, unchecked
 from airscene.cores import Core, make_core
 from airscene.errors import AirsceneError
 from airscene.glimpses import Glimpse, make_glimpse
@@ -130,12 +130,19 @@ class AIR(eqx.Module):
 
     def changed(self, **settings: Any) -> "AIR":
         """The same parameters under other settings: more steps (`max_objects`), another p(n)."""
-        config = replace(self.config, **settings)
-        skeleton = jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
+        skeleton = _skeleton(replace(self.config, **settings))
         mine, wanted = (jax.tree.leaves(tree) for tree in (self, skeleton))
         if any(a.shape[a.ndim - b.ndim :] != b.shape for a, b in zip(mine, wanted, strict=True)):
             raise AirsceneError(f"other parameters are needed for {', '.join(settings)}")
         return jax.tree.unflatten(jax.tree.structure(skeleton), mine)
+
+    def traced(self, settings: dict[str, Array] | None) -> "AIR":
+        """The same with some of its `TRACEABLE` settings given as arrays, inside a program."""
+        mine = {k: v for k, v in (settings or {}).items() if hasattr(self.config, k)}
+        if not mine:
+            return self
+        structure = jax.tree.structure(_skeleton(unchecked(self.config, mine)))
+        return jax.tree.unflatten(structure, jax.tree.leaves(self))
 
     # --- The generative model: z to image ---------------------------------------------------
 
@@ -323,6 +330,11 @@ class AIR(eqx.Module):
     def _start(self, x):
         """h, z and canvas before the first step."""
         return self.core.start(), jnp.zeros(3 + self.config.codes), jnp.zeros_like(x)
+
+
+def _skeleton(config: ModelConfig) -> AIR:
+    """The shapes of a model's parameters."""
+    return jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
 
 
 def tight_box(y: Float[Array, "height width channels"]) -> Int[Array, "4"]:

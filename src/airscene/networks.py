@@ -55,7 +55,7 @@ class PatchEmbedding(eqx.Module):
         return jax.nn.relu(features).reshape(rows, columns, -1)
 
 
-def positive(raw: Float[Array, "*shape"], start: float) -> Float[Array, "*shape"]:
+def positive(raw: Float[Array, "*shape"], start: float | Array) -> Float[Array, "*shape"]:
     """A standard deviation from a network's output: positive, and `start` where that is 0."""
     return jax.nn.softplus(raw + jnp.log(jnp.expm1(start))) + 1e-4
 

@@ -1,6 +1,7 @@
 """Distributions: p(n) with its unary code (appendix B), and the Gaussians of z_where and z_what."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,8 +15,13 @@ NEVER = -1e4
 """Stands for log 0 in a table p(n): finite, and more than any image can make up for."""
 
 
-def log_count_prior(config: ModelConfig) -> Float[np.ndarray, " counts"]:
-    """Log p(n) for n = 0, ..., N, renormalised on that range."""
+def numerics(value: float | Array) -> Any:
+    """NumPy, for what is known when a program is compiled; JAX for a setting that is traced."""
+    return jnp if isinstance(value, jax.Array) else np
+
+
+def log_count_prior(config: ModelConfig) -> Float[Any, " counts"]:
+    """Log p(n) for n = 0, ..., N, renormalised on that range; by NumPy, unless it is traced."""
     most = config.max_objects
     n = np.arange(most + 1)
     unnormalised = {
@@ -24,7 +30,9 @@ def log_count_prior(config: ModelConfig) -> Float[np.ndarray, " counts"]:
         "uniform": lambda: 0.0 * n,
         "table": lambda: _log_table(config.count_table),
     }[config.count_prior]()
-    return (unnormalised - np.logaddexp.reduce(unnormalised)).astype(np.float32)
+    known = isinstance(unnormalised, np.ndarray)
+    total = np.logaddexp.reduce(unnormalised) if known else jax.nn.logsumexp(unnormalised)
+    return (unnormalised - total).astype(np.float32)
 
 
 def _log_table(weights: tuple[float, ...]) -> np.ndarray:
@@ -32,10 +40,10 @@ def _log_table(weights: tuple[float, ...]) -> np.ndarray:
     return np.where(table > 0, np.log(np.maximum(table, 1e-300)), NEVER)
 
 
-def _log_binomial(most: int, rate: float) -> np.ndarray:
-    n = np.arange(most + 1)
+def _log_binomial(most: int, rate: float | Array) -> np.ndarray | Array:
+    n, xp = np.arange(most + 1), numerics(rate)
     choices = np.array([math.comb(most, k) for k in n], float)
-    return np.log(choices) + n * np.log(rate) + (most - n) * np.log1p(-rate)
+    return np.log(choices) + n * xp.log(rate) + (most - n) * xp.log1p(-rate)
 
 
 def unary_probabilities(log_p: Float[np.ndarray, " counts"]) -> Float[np.ndarray, " steps"]:

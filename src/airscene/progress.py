@@ -1,6 +1,7 @@
 """The live table of a training run: a line for every look at held-out scenes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,19 +38,22 @@ def train_with_table(
     said = f"training {run.preset} ({seeds}) into {run.path}{in_words(mesh)}"
     console.print(said, highlight=False, soft_wrap=True)
     table = Table(config, console)
+    with bar(config.steps, console) as on_step:
+        return train_run(run, resume, checkpoint_seconds, table.add, on_step, mesh)
+
+
+@contextmanager
+def bar(steps: int, console: Console) -> Iterator[Callable[[int], None]]:
+    """A bar below the table, and what moves it to a step."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("compiling", total=config.steps)
-
-        def on_step(step: int) -> None:
-            bar.update(task, completed=step, description="training")
-
-        return train_run(run, resume, checkpoint_seconds, table.add, on_step, mesh)
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("compiling", total=steps)
+        yield lambda step: shown.update(task, completed=step, description="training")
 
 
 def train_once(path: Path, preset: str, config: Config, console: Console) -> bool:
@@ -104,8 +108,9 @@ def _columns(config: Config) -> list[Column]:
 class Table:
     """Prints a line for each row, and each warning once."""
 
-    def __init__(self, config: Config, console: Console):
+    def __init__(self, config: Config, console: Console, names: Sequence[str] = ()):
         self.config, self.console = config, console
+        self.names = names or [f"seed {config.seed + i}" for i in range(config.seeds)]
         self.step, self.seconds = 0, 0.0
         self.warned: set[str] = set()
         self.columns, self.several = _columns(config), config.seeds > 1
@@ -124,8 +129,8 @@ class Table:
         left = int((config.steps - row.step) / rate)
         self._line(f"{row.step:,}", cells, f"{rate:7.1f}  {left // 60}:{left % 60:02d}")
         settled = row.step * 2 >= config.steps and row.step >= SETTLED
-        for i, warning in enumerate(row.warnings):
-            text = f"  ! seed {config.seed + i} {warning}"
+        for name, warning in zip(self.names, row.warnings, strict=True):
+            text = f"  ! {name} {warning}"
             if warning and settled and text not in self.warned:
                 self.warned.add(text)
                 self.console.print(text, style="yellow", highlight=False)

@@ -15,7 +15,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -35,14 +35,14 @@ from airscene.data import DATASETS, Scenes, make_scenes
 from airscene.data.folder import as_scenes
 from airscene.data.scenes import as_float
 from airscene.devices import gathered
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, Diverged
 from airscene.evaluation import Evaluation, evaluate, looked_at
 from airscene.inference import Predictor, load, resolve
 from airscene.inverse.config import InverseConfig
 from airscene.model import AIR
 from airscene.presets import PRESETS
 from airscene.survey import SURVEYED
-from airscene.tasks import Config, Row, make_task
+from airscene.tasks import Config, Row, Task, make_task, slices
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,12 @@ class Run:
         """Whether all steps are done: the model is what a run writes last."""
         done = self.model.is_file() and checkpoint.load_note(self.model)["step"]
         return bool(done >= self.config.steps)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether no seed had a finite ELBO at the last look."""
+        rows = self.metrics()
+        return bool(rows) and not np.isfinite(np.array(rows[-1]["elbo"], float)).any()
 
     @staticmethod
     def open(path: Path, expected: Config | None = None) -> "Run":
@@ -165,13 +171,14 @@ def train_run(
     on_row: Callable[[Row], None],
     on_step: Callable[[int], None],
     mesh: Mesh | None = None,
+    task: Task | None = None,
 ) -> bool:
     """Train into a run folder until it is done; False if it was interrupted, and can go on.
 
     On the devices of `mesh`, else as many as are of use. Of several processes, all must call this;
-    the first reads and writes the folder.
+    the first reads and writes the folder. The task is that of the configuration, if not another.
     """
-    config, task, first = run.config, make_task(run.config), processes.first()
+    config, task, first = run.config, task or make_task(run.config), processes.first()
     mesh = mesh or task.mesh("auto")
     processes.together(task.prepare)
     state = _begin(run, resume)
@@ -198,7 +205,7 @@ def train_run(
                     _append(run, row)
                 on_row(row)
                 if not np.isfinite(np.array(row.elbo, float)).any():
-                    raise AirsceneError(
+                    raise Diverged(
                         f"every seed diverged by step {row.step}; try a lower learning rate"
                     )
             if done or stop or late:
@@ -256,7 +263,7 @@ def _save(run: Run, state: Any) -> None:
 def _save_model(run: Run, state: Any) -> None:
     """Serve the seed with the best held-out ELBO so far."""
     rows = run.metrics()
-    if not rows:
+    if not rows or run.diverged:
         return
     best = best_seed(rows[-1])
     note = {
@@ -269,6 +276,32 @@ def _save_model(run: Run, state: Any) -> None:
         "held_out_count_accuracy": rows[-1]["count_accuracy"][best],
     }
     checkpoint.save_model(run.model, training.pick(state.model, best), note)
+
+
+def divide(whole: Run, parts: Sequence[Run]) -> None:
+    """Write the folders of runs that were trained together, given the folder of them all.
+
+    If all seeds diverged, so that training ended early, there is no state to divide.
+    """
+    state = whole.state() if whole.finished else None
+    snapshots = {file.name: whole.models_at(step) for step, file in whole.snapshots().items()}
+    for part, mine in zip(parts, slices([part.config.seeds for part in parts]), strict=True):
+        part.write()
+        _truncate(part, -1)
+        for row in whole.metrics():
+            values: dict[str, Any] = {
+                k: v[mine] if isinstance(v, list) else v for k, v in row.items()
+            }
+            _append(part, Row(**values))
+        for name, models in snapshots.items():
+            checkpoint.save_snapshot(part.path / "snapshots" / name, _rows(models, mine))
+        if state is not None:
+            structure = jax.tree.structure(make_task(part.config).skeleton())  # with its settings
+            _save(part, jax.tree.unflatten(structure, jax.tree.leaves(_rows(state, mine))))
+
+
+def _rows(tree: Any, mine: slice) -> Any:
+    return jax.tree.map(lambda a: np.asarray(a[mine]), tree)
 
 
 def best_seed(row: dict[str, Any]) -> int:

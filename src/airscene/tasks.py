@@ -5,11 +5,12 @@ resuming, checkpoints, the metrics file, the served seed. A new kind of model is
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -88,6 +89,7 @@ class Counting:
         self.held_out: Scenes | None = None
         self.watched: Scenes | None = None
         self.labels: Labels | None = None
+        self.members: training.Members | None = None
 
     def skeleton(self) -> Any:
         """The shapes of the training state."""
@@ -99,7 +101,7 @@ class Counting:
         self.shown = make_scenes(c.data, c.model, held_out=False)
         self.held_out = self._others()
         self.watched = self._others(watch) if watch else None
-        self.labels = choose(c, self.shown)
+        self.labels = self._choose(self.shown)
 
     def mesh(self, devices: Devices) -> Mesh:
         """As many devices as divide the seeds and the minibatch."""
@@ -110,7 +112,8 @@ class Counting:
         assert self.shown is not None and self.held_out is not None
         others = None if self.watched is None else self.watched.images
         data = (self.shown.images, self.held_out.images)
-        yield from training.train(self.config, *data, state, others, self.labels, mesh)
+        more = (state, others, self.labels, mesh, self.members)
+        yield from training.train(self.config, *data, *more)
 
     def row(self, progress: training.Progress, seconds: float) -> Row:
         """ELBO and counts; on the watched scenes, too."""
@@ -131,9 +134,46 @@ class Counting:
             **watched,
         )
 
+    def _choose(self, shown: Scenes) -> Labels | None:
+        return choose(self.config, shown)
+
     def _others(self, counts: tuple[int, ...] | None = None) -> Scenes:
         c = self.config
         return make_scenes(c.data, c.model, held_out=True, scenes=LOOK_SCENES, counts=counts)
+
+
+class Together(Counting):
+    """Runs that differ in their seeds and in `TRACEABLE` settings alone, trained by one program.
+
+    Its seeds axis has the seeds of the first run, then those of the second, and so on.
+    """
+
+    def __init__(self, configs: Sequence[TrainConfig]):
+        config, members = training.together(configs)
+        super().__init__(config)
+        self.members, self.parts = members, [Counting(c) for c in configs]
+
+    def row(self, progress: training.Progress, seconds: float) -> Row:
+        """Each run's row, one after the other: runs are not compared with one another."""
+        rows, looks = [], (progress.look, progress.watched)
+        for part, mine in zip(
+            self.parts, slices([p.config.seeds for p in self.parts]), strict=True
+        ):
+            part.held_out, part.watched = self.held_out, self.watched
+            seen = jax.tree.map(lambda a, mine=mine: a[mine], looks)
+            rows.append(part.row(training.Progress(progress.step, progress.state, *seen), seconds))
+        lists = [f.name for f in fields(Row) if isinstance(getattr(rows[0], f.name), list)]
+        return replace(rows[0], **{n: [v for row in rows for v in getattr(row, n)] for n in lists})
+
+    def _choose(self, shown: Scenes) -> Labels | None:
+        chosen = [choose(part.config, shown) for part in self.parts]
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *chosen)
+
+
+def slices(sizes: Sequence[int]) -> list[slice]:
+    """Where parts of such sizes lie, one after the other."""
+    ends = np.cumsum(sizes).tolist()
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def _rounded(values: Any, digits: int) -> Values:

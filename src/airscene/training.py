@@ -6,7 +6,8 @@ from (seed, step), so a run that was interrupted goes on as if it had not been, 
 number of devices (`devices`) with the same numbers, but for rounding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree, UInt8
 
-from airscene.config import TrainConfig
+from airscene.config import TRACEABLE, TrainConfig, flat, unchecked
 from airscene.devices import Sharded, alone, gathered, placed, sharded
 from airscene.estimators import Estimator, make_estimator
 from airscene.labels import Labels, label_loss
@@ -37,6 +38,8 @@ RARE = 0.01
 """What fewer than this share of the scenes show is a stray, not a habit."""
 
 Images = UInt8[Array, "scenes height width channels"]
+Settings = dict[str, Any] | None
+"""Those in which models that are trained together differ: arrays, for each seed or for one."""
 
 
 class TrainState(eqx.Module):
@@ -52,12 +55,13 @@ class TrainState(eqx.Module):
 def adam(config: Any) -> optax.GradientTransformation:
     """Adam with warm-up and a cosine to a tenth of its rate, gradients clipped if so configured."""
     warmup = min(config.warmup, config.steps // 2)
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0 if warmup else config.learning_rate,
-        config.learning_rate,
-        warmup,
-        max(config.steps, warmup + 1),
-        config.learning_rate / 10,
+    rate, last = config.learning_rate, max(config.steps, warmup + 1)
+    schedule = optax.join_schedules(
+        [
+            optax.linear_schedule(0.0 if warmup else rate, rate, warmup),
+            optax.cosine_decay_schedule(rate, last - warmup, rate / 10 / rate),
+        ],
+        [warmup],
     )
     clip = optax.clip_by_global_norm(config.clip_gradient)
     return optax.chain(clip, optax.adam(schedule)) if config.clip_gradient else optax.adam(schedule)
@@ -71,7 +75,30 @@ def make_optimiser(config: TrainConfig) -> optax.GradientTransformation:
     )
 
 
-def start(config: TrainConfig, mesh: Mesh | None = None) -> TrainState:
+class Members(eqx.Module):
+    """What models that are trained together differ in, beside their seeds' usual order."""
+
+    seed: Int[np.ndarray, " seeds"]
+    settings: dict[str, Float[np.ndarray, " seeds"]]
+    """Some of the `TRACEABLE` settings, for each model."""
+
+
+def together(configs: Sequence[TrainConfig]) -> tuple[TrainConfig, Members]:
+    """One configuration for runs that differ in seeds and `TRACEABLE` settings, and the rest.
+
+    Each run's seeds follow those of the run before along the seeds axis.
+    """
+    every = [flat(config) for config in configs for _ in range(config.seeds)]
+    names = [n for n in TRACEABLE if any(one[n] != every[0][n] for one in every)]
+    seeds = [config.seed + i for config in configs for i in range(config.seeds)]
+    settings = {n: np.array([one[n] for one in every], np.float32) for n in names}
+    whole = replace(configs[0], seed=0, seeds=len(seeds))
+    return whole, Members(np.array(seeds, np.int32), settings)
+
+
+def start(
+    config: TrainConfig, mesh: Mesh | None = None, members: Members | None = None
+) -> TrainState:
     """The state before the first step, for each seed; on one device if no others are named."""
 
     def one(seed):
@@ -83,6 +110,7 @@ def start(config: TrainConfig, mesh: Mesh | None = None) -> TrainState:
         return TrainState(model, estimator, optimiser, seed, jnp.zeros((), jnp.int32))
 
     numbers = np.arange(config.seed, config.seed + config.seeds, dtype=np.int32)
+    numbers = numbers if members is None else members.seed
     seeds: Any = placed(numbers, mesh or alone(), "seeds")
     return jax.jit(jax.vmap(one), out_shardings=seeds.sharding)(seeds)
 
@@ -100,9 +128,14 @@ def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array,
 
 
 def train_step(
-    config: TrainConfig, state: TrainState, images: Sharded, labels: Labels | None = None
+    config: TrainConfig,
+    state: TrainState,
+    images: Sharded,
+    labels: Labels | None = None,
+    settings: Settings = None,
 ) -> tuple[TrainState, Array]:
     """One step of one seed: draw a minibatch, estimate the gradient, move."""
+    config = unchecked(config, settings) if settings else config
     key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
     key_batch, key_loss = jax.random.split(key)
     key_labels = jax.random.fold_in(jax.random.key(state.seed + 2_000_003), state.step)
@@ -111,6 +144,7 @@ def train_step(
 
     def loss(learner):
         model, estimator = learner
+        model = model.traced(settings)
         value, aux = estimator(model, x, key_loss, count_temperature(config, state.step))
         if labels is not None:
             value += label_loss(config, model, images, labels, key_labels)
@@ -130,14 +164,15 @@ def train_chunk(
     state: TrainState,
     images: Sharded,
     labels: Labels | None = None,
+    settings: Settings = None,
 ) -> tuple[TrainState, Float[Array, " seeds"]]:
     """`length` steps of every seed in one compiled program; the mean ELBO of each seed."""
 
-    def one(state, known):
-        return train_step(config, state, images, known)
+    def one(state, known, mine):
+        return train_step(config, state, images, known, mine)
 
     def body(state, _):
-        moved, elbo = jax.vmap(one, spmd_axis_name="seeds")(state, labels)
+        moved, elbo = jax.vmap(one, spmd_axis_name="seeds")(state, labels, settings)
         return images.seed_by_seed(moved), elbo
 
     state, elbo = jax.lax.scan(body, state, length=length)
@@ -160,7 +195,7 @@ class Look(eqx.Module):
 
 
 @jax.jit
-def look(models: AIR, images: Images) -> Look:
+def look(models: AIR, images: Images, settings: Settings = None) -> Look:
     """A look at held-out images, the same ones and with the same noise every time."""
 
     def one_image(model, image, key):
@@ -176,7 +211,8 @@ def look(models: AIR, images: Images) -> Look:
         sizes = jnp.sum(used * steps.z_where[:, 0])
         return n, elbo, unexplained, jnp.sum(x**2), ink[0], jnp.sum(ink), sizes, jnp.sum(used)
 
-    def one_seed(model):
+    def one_seed(model, mine):
+        model = model.traced(mine)
         keys = jax.random.split(jax.random.key(0), len(images))
         seen = jax.lax.map(lambda a: one_image(model, *a), (images, keys), batch_size=250)
         n, elbo, unexplained, energy, first, ink, sizes, used = seen
@@ -188,7 +224,7 @@ def look(models: AIR, images: Images) -> Look:
             window_size=_ratio(sizes, used),
         )
 
-    return jax.vmap(one_seed)(models)
+    return jax.vmap(one_seed)(models, settings)
 
 
 def _ratio(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, ""]:
@@ -244,27 +280,30 @@ def train(
     watched: UInt8[np.ndarray, "more height width channels"] | None = None,
     labels: Labels | None = None,
     mesh: Mesh | None = None,
+    members: Members | None = None,
 ) -> Iterator[Progress]:
     """Train from the start, or from `state`, and say how it goes after every chunk of steps.
 
     `watched` are scenes to follow beside `held_out`, with counts that training may not show;
-    `labels` what is known of some of the images; `mesh` the devices, if not one.
+    `labels` what is known of some of the images; `mesh` the devices, if not one; `members` what
+    models differ in, if not in their seeds alone.
     """
     mesh = mesh or alone()
-    current = start(config, mesh) if state is None else placed(state, mesh, "seeds")
+    settings: Any = placed(members.settings, mesh, "seeds") if members else None
+    current = start(config, mesh, members) if state is None else placed(state, mesh, "seeds")
     scenes, known = sharded(images, mesh), placed(labels, mesh, "seeds")
     others, more = placed(held_out, mesh), placed(watched, mesh)
     stops = snapshot_steps(config)
     if state is None and stops:
         yield Progress(0, current, None)
     for length, step, due in chunks(config, int(gathered(current.step)[0]), CHUNK, stops):
-        current, _ = train_chunk(config, length, current, scenes, known)
+        current, _ = train_chunk(config, length, current, scenes, known, settings)
         jax.block_until_ready(current.step)
         looks = [None, None]
         if due:
-            looks[0] = gathered(look(current.model, others))
+            looks[0] = gathered(look(current.model, others, settings))
             if more is not None:
-                looks[1] = gathered(look(stretched(current.model, config), more))
+                looks[1] = gathered(look(stretched(current.model, config), more, settings))
         yield Progress(step, current, *looks)
 
 

@@ -1,0 +1,149 @@
+"""`airscene sweep`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from airscene.commands.options import parse, screen, use_compilation_cache
+from airscene.errors import AirsceneError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from airscene.sweep import Sweep
+
+
+def sweep(argv: list[str]) -> int:
+    """Train a preset under every combination of some settings' values."""
+    from tyro.conf import Positional, UseAppendAction
+
+    @dataclass(frozen=True)
+    class Options:
+        preset: Annotated[str, Positional]
+        """What to train (see airscene train)."""
+        set: Annotated[tuple[str, ...], UseAppendAction] = ()
+        """SETTING=VALUE,VALUE,… for a setting of airscene train PRESET; may be given several times:
+        every combination is trained. Values that are lists themselves are separated by semicolons:
+        "counts=0,1;0,1,2". A single value holds for all."""
+        seeds: int | None = None
+        """Seeds of each combination (default: as the preset has it)."""
+        out: Path | None = None
+        """Folder to write (default: sweeps/PRESET); the same command goes on where it was
+        stopped."""
+        engine: Literal["process", "ray"] = "process"
+        """What trains: this process, or Ray (airscene[ray]) on all cores or GPUs of this machine,
+        or of the cluster at RAY_ADDRESS. What differs in numbers alone is trained by one program in
+        any case."""
+
+    text = "Train a preset under every combination of some settings' values."
+    options = parse(Options, "airscene sweep", argv, description=text)
+    if not options.set:
+        raise AirsceneError("what is to be swept? --set SETTING=VALUE,VALUE,…")
+    use_compilation_cache()
+    from airscene import sweep as sweep_
+
+    out = options.out or Path("sweeps") / options.preset
+    out = out.resolve() if options.engine == "ray" else out  # workers are elsewhere
+    work = sweep_.plan(out, options.preset, options.set, options.seeds)
+    work.begin()
+    console = screen()
+    try:
+        done = (_by_ray if options.engine == "ray" else _here)(work, console)
+    except KeyboardInterrupt:
+        done = False
+    if not done:
+        console.print("Stopped; nothing is lost: the same command goes on.")
+        return 130
+    _conclude(work, console)
+    return 0
+
+
+def _here(work: "Sweep", console: "Console") -> bool:
+    from airscene.progress import Table, bar
+    from airscene.sweep import train_group
+
+    todo = _begin(work, console)
+    for index in todo:
+        run, cells = work.whole(index), work.groups[index]
+        console.print(f"{_names(cells)}:", highlight=False, soft_wrap=True)
+        table = Table(run.config, console, work.members(index))
+        with bar(run.config.steps, console) as on_step:
+            if not train_group(work, index, table.add, on_step):
+                return False
+    return True
+
+
+def _by_ray(work: "Sweep", console: "Console") -> bool:
+    from airscene.progress import bar
+    from airscene.sweep import by_ray
+
+    todo = _begin(work, console)
+    with bar(sum(work.groups[i][0].config.steps for i in todo), console) as on_step:
+        if todo:
+            by_ray(work, todo, on_step)
+    return True
+
+
+def _begin(work: "Sweep", console: "Console") -> list[int]:
+    """Say what will be done: the groups that are missing."""
+    todo, total = work.todo(), len(work.groups)
+    seeds = work.cells[0].config.seeds
+    text = (
+        f"sweeping {work.preset}: {_many(len(work.cells), 'cell')} of {_many(seeds, 'seed')}, in "
+    )
+    text += f"{_many(total, 'program')}, into {work.path}"
+    if len(todo) < total:
+        text += f"; {total - len(todo)} of them done already" if todo else "; all is done already"
+    console.print(text, highlight=False, soft_wrap=True)
+    return todo
+
+
+def _names(cells: list[Any]) -> str:
+    names = [cell.path.name for cell in cells]
+    return ", ".join(names if len(names) < 7 else [*names[:5], f"and {len(names) - 5} more"])
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _conclude(work: "Sweep", console: "Console") -> None:
+    """The table on the screen, sweep.csv and sweep.png."""
+    from airscene import checkpoint, figures
+    from airscene.experiments.tables import csv_text
+
+    rows = work.rows()
+    checkpoint.write_text(work.path / "sweep.csv", csv_text(rows))
+    with checkpoint.atomic(work.path / "sweep.png") as temporary:
+        temporary.write_bytes(figures.png(figures.sweep(rows, work.swept)))
+    _print(work, rows, console)
+    for name in ("sweep.csv", "sweep.png"):
+        console.print(f"{work.path / name}", soft_wrap=True, highlight=False)
+
+
+def _print(work: "Sweep", rows: list[dict[str, Any]], console: "Console") -> None:
+    import numpy as np
+    from rich import box
+    from rich.table import Table
+
+    from airscene.experiments.tables import spread
+    from airscene.sweep import in_words
+
+    counted = any(np.isfinite(row["count_accuracy"]) for row in rows)
+    several = work.cells[0].config.seeds > 1
+    over = ", mean (lowest to highest)" if several else ""
+    table = Table(title=f"held-out scenes{over}", title_justify="left", box=box.SIMPLE_HEAD)
+    heads = [*work.swept, *(["% counts right"] if counted else []), "ELBO", "seconds"]
+    for head in heads:
+        table.add_column(head.replace("_", "-"), justify="right")
+    for cell in work.cells:
+        mine = [row for row in rows if row["cell"] == cell.path.name]
+        figures = [spread([row["elbo"] for row in mine])]
+        if counted:
+            figures.insert(0, spread([100 * row["count_accuracy"] for row in mine]))
+        settings = [in_words(mine[0][name]) for name in work.swept]
+        table.add_row(*settings, *figures, f"{mine[0]['seconds']:,.0f}")
+    console.print(table)
+    if any(len(cells) > 1 for cells in work.groups):
+        said = "cells that train together have the seconds of all of them"
+        console.print(said, style="dim", highlight=False)
