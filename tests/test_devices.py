@@ -205,6 +205,11 @@ SHELL = {k: v for k, v in SLURM.items() if "STEP" not in k}
         ),
         (
             (None, None, None),
+            SLURM | {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_PER_TASK": "2"},
+            Team("gpu07:61808", 4, 1),
+        ),
+        (
+            (None, None, None),
             SLURM | {"SLURM_NODEID": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a,b"},
             Team("a:61808", 4, 1),
         ),
@@ -250,12 +255,15 @@ def start(*words: str, cwd: Path) -> subprocess.Popen:
     )
 
 
-def start_two(*words: str, cwd: Path) -> list[subprocess.Popen]:
-    """Two of them, in folders of their own."""
+def free_address() -> str:
     with socket.socket() as some:
         some.bind(("127.0.0.1", 0))
-        port = some.getsockname()[1]
-    words = (*words, "--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process-id")
+        return f"127.0.0.1:{some.getsockname()[1]}"
+
+
+def start_two(*words: str, cwd: Path) -> list[subprocess.Popen]:
+    """Two of them, in folders of their own."""
+    words = (*words, "--coordinator", free_address(), "--processes", "2", "--process-id")
     folders = [cwd / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir(exist_ok=True)
@@ -336,7 +344,7 @@ def test_two_processes_stop_together_and_a_lost_one_ends_the_other(tmp_path: Pat
     [("0", "not all of the 2 processes came"), ("1", "process 0 is not reached")],
 )
 def test_who_does_not_come_is_missed_in_one_line(process: str, message: str, tmp_path) -> None:
-    where = ("--coordinator", "127.0.0.1:9", "--processes", "2", "--process-id", process)
+    where = ("--coordinator", free_address(), "--processes", "2", "--process-id", process)
     ((status, out, error),) = ends(start(*where, "--connect-seconds", "1", cwd=tmp_path))
     assert status != 0 and out == ""
     assert message in error and len(error.splitlines()) == 1

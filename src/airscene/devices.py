@@ -107,10 +107,10 @@ def placed(tree: T, mesh: Mesh, *axes: str | None) -> T:
 
 def gathered(tree: T) -> T:
     """Arrays of the devices as NumPy arrays, on every process. All processes must take part."""
-    if jax.process_count() > 1:
-        tree = _replicate(jax.tree.leaves(tree)[0].sharding.mesh)(tree)
-        return jax.tree.map(lambda a: np.asarray(a.addressable_data(0)), tree)
-    return jax.device_get(tree)
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    replicate = _replicate(jax.tree.leaves(tree)[0].sharding.mesh)
+    return jax.tree.map(lambda a: np.asarray(replicate(a).addressable_data(0)), tree)
 
 
 @cache

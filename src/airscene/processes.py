@@ -100,7 +100,7 @@ def _launched(env: Mapping[str, str]) -> Team:
 def _gpus(env: Mapping[str, str], rank: int, here: int) -> tuple[int, ...]:
     """The share of a machine's GPUs of one of its processes; none are named if it sees its own."""
     seen = [g for g in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if g]
-    if here == 1 or len(seen) == 1:
+    if here == 1 or len(seen) == 1 or "SLURM_GPUS_PER_TASK" in env:
         return ()
     each = max(1, len(seen) // here)
     return tuple(range(rank * each, (rank + 1) * each))

@@ -233,7 +233,9 @@ def _begin(run: Run, resume: bool) -> Any:
             _save_model(run, state)  # it may have been killed before that was written
         return "" if state is None else "resumed"
 
-    if not processes.told(begin):
+    resumed = processes.told(begin)
+    processes.if_lost(run.command())
+    if not resumed:
         return None
     if state is None:
         shapes = make_task(run.config).skeleton()

@@ -3,12 +3,13 @@
 Cells that differ in their seeds and in `TRACEABLE` settings alone are a group: one program trains
 them together, on the seeds axis. Groups are trained one after the other, or each by a Ray task.
 
-sweep.json             the preset, the settings' values, the seeds
+sweep.json             the preset, the settings' values, the seeds, a checksum of all settings
 SETTING=VALUE_.../     a cell: a run folder
 group-1/               a group that is being trained: the state of all its cells, to resume from
 sweep.csv, sweep.png   the held-out figures of every cell and seed; the same as a plot
 """
 
+import hashlib
 import itertools
 import json
 import math
@@ -77,8 +78,9 @@ class Sweep:
 
     def text(self) -> str:
         """What sweep.json says."""
-        seeds = self.cells[0].config.seeds
-        said = {"preset": self.preset, "settings": self.values, "seeds": seeds}
+        seeds, every = self.cells[0].config.seeds, [asdict(cell.config) for cell in self.cells]
+        digest = hashlib.sha256(json.dumps(every).encode()).hexdigest()  # of all settings there are
+        said = {"preset": self.preset, "settings": self.values, "seeds": seeds, "sha256": digest}
         return json.dumps(said, indent=2) + "\n"
 
     def whole(self, index: int) -> Run:

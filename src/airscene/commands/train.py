@@ -72,14 +72,15 @@ def train(argv: list[str]) -> int:
         return json.dumps([str(run.path), run.text()])
 
     with processes.ending_together():
-        processes.must_agree(repr((name, path, replace(options, process_id=None))))
+        asked = replace(options, process_id=None, coordinator=None, connect_seconds=0.0)
+        processes.must_agree(repr((name, path, asked)))
         place, text = json.loads(processes.told(begin))
         run = runs.Run.parse(Path(place), text)
-        processes.if_lost(run.command())
         try:
             return _train(run, options)
         except KeyboardInterrupt:
-            stopped = f"\nStopped. Go on with:\n  {run.command()}"
+            began = (run.path / "config.json").is_file()  # else there is nothing to go on with
+            stopped = f"\nStopped. Go on with:\n  {run.command()}" if began else "\nStopped."
             processes.leave(130, stopped)
             print(stopped)
             return 130
