@@ -1,5 +1,6 @@
 """Large collections: every source, every engine, whatever dies; data sets of rendered scenes."""
 
+import errno
 import io
 import json
 import os
@@ -248,6 +249,62 @@ def test_what_goes_away_later_is_an_error_in_each_row(images, tmp_path) -> None:
         assert all("no such file" in str(error) for _, error in read)
 
 
+def flaky(monkeypatch, failing: set[str]) -> None:
+    """Let the disk fail where these files are read."""
+
+    class Disk(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.name in failing:
+                raise OSError(errno.EIO, "a passing error")
+            return super().read(size)
+
+    monkeypatch.setattr(storage, "_Here", type("Here", (storage._Source, Disk), {}))
+
+
+def test_storage_that_fails_is_no_error_of_an_image(images, tmp_path, monkeypatch) -> None:
+    write_tar(tmp_path / "a.tar", images[:3])
+    write_bytes(tmp_path / "b.parquet", images[:3])
+    np.save(tmp_path / "c.npy", images[:3])
+    (tmp_path / "d.png").write_bytes(png(images[0]))
+    files = [f"{tmp_path}/{name}" for name in ("a.tar", "b.parquet", "c.npy", "d.png")]
+    pieces, failing = sources.find(files), set()
+    flaky(monkeypatch, failing)
+    assert [len(list(piece.read())) for piece in pieces] == [3, 3, 3, 1]
+    failing.update(files)
+    for piece, file in zip(pieces, files, strict=True):
+        with pytest.raises(storage.Unreachable, match=f"cannot read {file}: a passing error"):
+            list(piece.read())
+    for file in files[:3]:
+        with pytest.raises(storage.Unreachable):
+            sources.find([file])
+
+
+def test_what_could_not_be_reached_is_done_later(
+    pictures, expected, tmp_path, monkeypatch, capsys
+) -> None:
+    out, failing = tmp_path / "out", {f"{pictures}/020.png"}
+    flaky(monkeypatch, failing)
+    assert main(infer(pictures, out)) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "020.png: a passing error" in said
+    assert len(list(out.glob("part-*"))) == 3
+    failing.clear()
+    assert main(infer(pictures, out)) == 2
+    assert_same(out, expected)
+
+
+def test_damaged_pages_of_a_parquet_file_are_errors_of_their_rows(images, tmp_path) -> None:
+    path = tmp_path / "b.parquet"
+    write_bytes(path, images)
+    data = bytearray(path.read_bytes())
+    data[4:2_000] = bytes(1_996)
+    path.write_bytes(data)
+    read = [row for piece in sources.find([str(path)]) for row in piece.read()]
+    assert len(read) == IMAGES
+    assert [isinstance(image, AirsceneError) for _, image in read[:20]] == [True] * 20
+    assert isinstance(read[20][1], np.ndarray)
+
+
 def test_parts_are_full_and_hold_everything_once() -> None:
     pieces = [
         sources.Files([f"{i}" for i in range(5)]),
@@ -429,6 +486,18 @@ def test_what_a_worker_cannot_do_is_one_line(ray, pictures, tmp_path) -> None:
     with pytest.raises(
         AirsceneError, match=r"cannot read .*_model.safetensors: no such file or folder$"
     ):
+        list(engines.by_ray(job, plan, [0, 1]))
+
+
+@quiet
+def test_what_a_task_cannot_reach_is_one_line(ray, pictures, tmp_path) -> None:
+    class Failing(Infer):
+        def read(self, index: int, part: Any) -> Any:
+            raise storage.Unreachable("cannot read it: a passing error")
+
+    job = Failing("digits", [str(pictures)], 30)
+    plan = manifest.begin(str(tmp_path / "out"), job)
+    with pytest.raises(AirsceneError, match=r"^cannot read it: a passing error$"):
         list(engines.by_ray(job, plan, [0, 1]))
 
 

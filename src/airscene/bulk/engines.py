@@ -120,16 +120,20 @@ def _silence() -> Iterator[None]:
 
 
 def _read(batch: Any, job: Job) -> Any:
-    """A part's description to what it holds, as one row with the table in it."""
+    """A part's description to what it holds, as one row with the table, or why not, in it."""
     pa = arrow()
     index, part = (batch[name][0].as_py() for name in ("index", "part"))
-    table, sink = job.read(index, json.loads(part)), pa.BufferOutputStream()
+    try:
+        table, sink = job.read(index, json.loads(part)), pa.BufferOutputStream()
+    except AirsceneError as error:
+        empty = pa.array([None], pa.large_binary())
+        return pa.table({"index": [index], "table": empty, "failure": [str(error)]})
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     data = sink.getvalue()
     ends = pa.array([0, data.size], pa.int64()).buffers()[1]
     cell = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, data])
-    return pa.table({"index": [index], "table": cell})
+    return pa.table({"index": [index], "table": cell, "failure": pa.array([None], pa.string())})
 
 
 class _Worker:
@@ -148,7 +152,7 @@ class _Worker:
 
     def __call__(self, batch: Any) -> Any:
         pa, index = arrow(), batch["index"][0].as_py()
-        done, failure = Done(index, 0, 0), self.failure
+        done, failure = Done(index, 0, 0), self.failure or batch["failure"][0].as_py()
         if not failure:
             table = pa.ipc.open_stream(batch["table"][0].as_buffer()).read_all()
             try:

@@ -2,7 +2,8 @@
 
 A `Piece` is a run of images in one place. It says how many there are before they are read, can be
 written as JSON, and reads its images one by one; what cannot be read comes as an `AirsceneError`
-in the place of the image, so that it costs no other.
+in the place of the image, so that it costs no other. Storage that cannot be reached is raised:
+nothing is known of the images.
 """
 
 import glob
@@ -65,6 +66,8 @@ class Files(Piece):
             try:
                 with storage.opened(file) as opened:
                     yield from named(_shown(file), decode(read_bytes(opened)))
+            except storage.Unreachable:
+                raise
             except AirsceneError as error:
                 yield _shown(file), error
 
@@ -92,6 +95,8 @@ class Members(Piece):
                     file.seek(offset)
                     yield from _decoded(f"{_shown(self.tar)}#{name}", file.read(size))
                     done += 1
+        except storage.Unreachable:
+            raise
         except AirsceneError as error:  # of the file as a whole
             for name, *_ in self.members[done:]:
                 yield f"{_shown(self.tar)}#{name}", error
@@ -128,6 +133,8 @@ class Rows(Piece):
                 name = self._name(done) if name is None else str(name)
                 done += 1
                 yield from _of_value(name, value)
+        except storage.Unreachable:
+            raise
         except AirsceneError as error:  # of the file as a whole
             for row in range(done, self.stop):
                 yield self._name(row), error
@@ -185,6 +192,8 @@ class Stack(Piece):
                     raise AirsceneError("a damaged NPY file: it has less data than it says")
                 images = np.frombuffer(data, dtype).reshape(many, *shape)
                 images = images.astype(dtype.newbyteorder("="), copy=False)
+            except storage.Unreachable:
+                raise
             except AirsceneError as error:
                 images = [error] * many
             for row, image in enumerate(images, i):
@@ -359,6 +368,8 @@ def _stack(file: str) -> Piece:
     with storage.opened(file) as opened:
         try:
             header = stack_header(opened)
+        except storage.Unreachable:
+            raise
         except (AirsceneError, ValueError) as error:
             raise _Damaged(f"not an NPY file that can be read ({error})") from None
     if header is None:

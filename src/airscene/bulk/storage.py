@@ -4,7 +4,7 @@ import io
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,10 @@ BUFFER = 2**20
 """Bytes that are read at once: from elsewhere, each reading is a request."""
 THREADS = 16
 """Files that are looked into at once: elsewhere, each look takes its time."""
+
+
+class Unreachable(AirsceneError):
+    """Storage that does not answer: it says nothing about a file, and may pass."""
 
 
 def is_uri(name: str) -> bool:
@@ -75,15 +79,35 @@ def names(folder: str) -> set[str]:
 
 @contextmanager
 def opened(name: str) -> Iterator[Any]:
-    """A file to read from, anywhere in it."""
-    with _clear("read", name):
-        if not is_uri(name):
-            with io.FileIO(name) as file:
-                yield file
-            return
-        system, path = _at(name)
-        with system.open_input_file(path) as raw, io.BufferedReader(raw, BUFFER) as file:
+    """A file to read from, anywhere in it. What else goes wrong with it is its own fault."""
+    with ExitStack() as stack:
+        with _clear("read", name):
+            if is_uri(name):
+                system, path = _at(name)
+                raw = stack.enter_context(system.open_input_file(path))
+                file = stack.enter_context(_There(raw, BUFFER))
+            else:
+                file = stack.enter_context(_Here(name))
+        file.source = name
+        with _clear("read", name, AirsceneError):
             yield file
+
+
+class _Source:
+    """Reading that fails is not the fault of what is read."""
+
+    source = ""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        file: Any = super()
+        with _clear("read", self.source):
+            return file.read(size)
+
+
+class _Here(_Source, io.FileIO): ...
+
+
+class _There(_Source, io.BufferedReader): ...
 
 
 def write(name: str, data: Any) -> None:
@@ -124,7 +148,7 @@ def _fs() -> Any:
 
 
 @contextmanager
-def _clear(verb: str, name: str) -> Iterator[None]:
+def _clear(verb: str, name: str, kind: type[AirsceneError] = Unreachable) -> Iterator[None]:
     """Let what goes wrong appear as one line."""
     try:
         yield
@@ -132,4 +156,4 @@ def _clear(verb: str, name: str) -> Iterator[None]:
         raise AirsceneError(f"cannot {verb} {name}: no such file or folder") from None
     except (OSError, arrow().ArrowException) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise AirsceneError(f"cannot {verb} {name}: {why}") from None
+        raise kind(f"cannot {verb} {name}: {why}") from None
