@@ -364,6 +364,35 @@ def test_a_job_that_was_stopped_goes_on(pictures, expected, tmp_path, monkeypatc
         assert (out / name).stat().st_mtime_ns == there[name]
 
 
+def test_a_job_goes_on_from_another_folder(pictures, expected, tmp_path, monkeypatch) -> None:
+    work = Infer.work
+    (tmp_path / "here [1]").mkdir()
+    (tmp_path / "there").mkdir()
+    shutil.copytree(pictures, tmp_path / "here [1]" / "pictures")
+
+    def stopping(self, index: int, part: Any) -> Any:
+        if index == 3:
+            raise KeyboardInterrupt
+        return work(self, index, part)
+
+    monkeypatch.chdir(tmp_path / "here [1]")
+    monkeypatch.setattr(Infer, "work", stopping)
+    assert main(infer("pictures/*.png", "out")) == 130
+    monkeypatch.setattr(Infer, "work", work)
+    monkeypatch.chdir(tmp_path / "there")
+    assert main(infer("../here [1]/pictures/*.png", "../here [1]/out")) == 2
+    found = pq.read_table("../here [1]/out")
+    assert_close(found.drop(["file"]), pq.read_table(expected).drop(["file"]))
+    assert found["file"].to_pylist() == [f"pictures/{i:03d}.png" for i in range(IMAGES)]
+
+
+def test_an_image_with_two_names_is_there_once(pictures, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(pictures.parent)
+    name = pictures.name
+    pieces = sources.find([name, str(pictures), f"../{pictures.parent.name}/{name}/000.png"])
+    assert pieces == [sources.Files([f"{name}/{i:03d}.png" for i in range(IMAGES)])]
+
+
 def test_another_job_is_refused(pictures, expected, tmp_path, capsys) -> None:
     copy = shutil.copytree(expected, tmp_path / "copy")
     (tmp_path / "one").mkdir()

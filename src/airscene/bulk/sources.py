@@ -12,7 +12,8 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -52,19 +53,21 @@ class Files(Piece):
     """Image files; the pages of a TIFF and the images of an NPZ are read one by one."""
 
     files: Sequence[str]
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return len(self.files)
 
     def some(self, start: int, stop: int) -> "Files":
         """A part of the files."""
-        return Files(self.files[start:stop])
+        return replace(self, files=self.files[start:stop])
 
     def read(self) -> Iterator[Read]:
         """Names and images."""
         for file in self.files:
             try:
-                with storage.opened(file) as opened:
+                with storage.opened(storage.within(self.base, file)) as opened:
                     yield from named(_shown(file), decode(read_bytes(opened)))
             except storage.Unreachable:
                 raise
@@ -78,6 +81,8 @@ class Members(Piece):
 
     tar: str
     members: Sequence[Sequence[Any]]
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -90,7 +95,7 @@ class Members(Piece):
         """Names and images."""
         done = 0
         try:
-            with storage.opened(self.tar) as file:
+            with storage.opened(storage.within(self.base, self.tar)) as file:
                 for name, offset, size in self.members:
                     file.seek(offset)
                     yield from _decoded(f"{_shown(self.tar)}#{name}", file.read(size))
@@ -116,6 +121,8 @@ class Rows(Piece):
     """The column of images: files as bytes (also in a structure), or arrays as nested lists."""
     id: str | None
     """The column of names; without one, a row's name is `FILE#NUMBER`."""
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -145,7 +152,7 @@ class Rows(Piece):
     def _values(self) -> Iterator[tuple[Any, Any]]:
         """Names, where there are any, and values of the rows."""
         columns, row = [name for name in (self.image, self.id) if name], 0
-        with storage.opened(self.parquet) as opened:
+        with storage.opened(storage.within(self.base, self.parquet)) as opened:
             file = arrow().parquet.ParquetFile(opened)
             for batch in file.iter_batches(AT_ONCE, row_groups=[self.group], columns=columns):
                 here = batch.slice(
@@ -169,6 +176,8 @@ class Stack(Piece):
     """Bytes before the first image."""
     start: int
     stop: int
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -185,7 +194,7 @@ class Stack(Piece):
         for i in range(self.start, self.stop, AT_ONCE):
             many = min(AT_ONCE, self.stop - i)
             try:
-                with storage.opened(self.npy) as file:
+                with storage.opened(storage.within(self.base, self.npy)) as file:
                     file.seek(self.offset + i * size)
                     data = file.read(many * size)
                 if len(data) < many * size:
@@ -261,7 +270,7 @@ def find(collection: Sequence[str], image: str | None = None, id: str | None = N
     collection: folders, files and patterns; or URIs of folders and files.
     image, id: columns of Parquet files, where they cannot be guessed.
     """
-    files = list(dict.fromkeys(file for source in collection for file in _files(source)))
+    files = _once(file for source in collection for file in _files(source))
     inside = [file for file in files if _suffix(file) in CONTAINERS]
     with ThreadPoolExecutor(storage.THREADS) as pool:
         looks = dict(zip(inside, pool.map(lambda f: _look(f, image, id), inside), strict=True))
@@ -273,6 +282,16 @@ def find(collection: Sequence[str], image: str | None = None, id: str | None = N
         found += [Files(plain)] * bool(plain) + looks[file]
         plain = []
     return found + [Files(plain)] * bool(plain)
+
+
+def _once(files: Iterable[str]) -> list[str]:
+    """Each file once, by the first of its names."""
+    found, known = {}, cache(Path.resolve)
+    for file in files:
+        path = Path(file)
+        key = file if storage.is_uri(file) else str(known(path.parent) / path.name)
+        found.setdefault(key, file)
+    return list(found.values())
 
 
 def _files(source: str) -> list[str]:

@@ -39,6 +39,11 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}" if is_uri(folder) else str(Path(folder) / name)
 
 
+def within(base: str, name: str) -> str:
+    """A name that may be a path relative to a folder here."""
+    return name if is_uri(name) else str(Path(base) / name)
+
+
 def is_folder(name: str) -> bool:
     """Whether it is the name of a folder, or of a file; an error if there is neither."""
     with _clear("read", name):
