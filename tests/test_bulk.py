@@ -333,6 +333,24 @@ def test_rows_are_read_from_the_middle_of_a_large_group(tmp_path) -> None:
     assert [np.asarray(image).tolist() for _, image in read] == numbers
 
 
+def test_large_images_of_a_stack_are_read_a_few_at_a_time(tmp_path, monkeypatch) -> None:
+    stack, asked = np.arange(5 * 40 * 30, dtype=np.uint16).reshape(5, 40, 30), []
+
+    class Disk(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(size)
+            return super().read(size)
+
+    np.save(tmp_path / "stack.npy", stack)
+    (piece,) = sources.find([f"{tmp_path}/stack.npy"])
+    monkeypatch.setattr(storage, "_Here", type("Here", (storage._Source, Disk), {}))
+    for most, expected in [(2 * 2_400 + 1, [4_800, 4_800, 2_400]), (1, [2_400] * 5)]:
+        monkeypatch.setattr(sources, "MOST_AT_ONCE", most)
+        asked.clear()
+        assert np.array_equal([image for _, image in piece.read()], stack)
+        assert asked == expected
+
+
 def test_a_job_that_was_killed_before_its_plan_was_written(pictures, expected, tmp_path) -> None:
     out = tmp_path / "out"
     out.mkdir()

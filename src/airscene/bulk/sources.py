@@ -30,6 +30,8 @@ ID_COLUMNS = ("id", "file", "__key__", "key", "name")
 CONTAINERS = (".tar", ".parquet", ".npy")
 AT_ONCE = 1024
 """Images that are read before they are looked at, where they lie side by side."""
+MOST_AT_ONCE = 2**24
+"""Bytes of them; a file here gives no more than 2 GiB for one reading."""
 
 
 class Piece(ABC):
@@ -191,8 +193,9 @@ class Stack(Piece):
         """Names and images."""
         dtype, shape = np.dtype(self.dtype), tuple(self.shape[1:])
         size = int(np.prod(shape)) * dtype.itemsize
-        for i in range(self.start, self.stop, AT_ONCE):
-            many = min(AT_ONCE, self.stop - i)
+        at_once = max(1, min(AT_ONCE, MOST_AT_ONCE // max(size, 1)))
+        for i in range(self.start, self.stop, at_once):
+            many = min(at_once, self.stop - i)
             try:
                 with storage.opened(storage.within(self.base, self.npy)) as file:
                     file.seek(self.offset + i * size)
