@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -546,6 +547,18 @@ def test_what_a_task_cannot_reach_is_one_line(ray, pictures, tmp_path) -> None:
     plan = manifest.begin(str(tmp_path / "out"), job)
     with pytest.raises(AirsceneError, match=r"^cannot read it: a passing error$"):
         list(engines.by_ray(job, plan, [0, 1]))
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_worker_takes_no_gpu_that_is_not_its_own(
+    has_gpu, pictures, tmp_path, monkeypatch
+) -> None:
+    changed, before = {}, []
+    monkeypatch.setattr(jax.config, "update", changed.__setitem__)
+    monkeypatch.setattr(Infer, "start", lambda *_, alone: before.append(dict(changed)))
+    job, plan = Infer("digits", [str(pictures)], PART), manifest.Manifest(str(tmp_path), [], [])
+    engines._Worker(job, plan, has_gpu)
+    assert before[0].get("jax_platforms") == (None if has_gpu else "cpu")
 
 
 # --- Rendering -------------------------------------------------------------------------------

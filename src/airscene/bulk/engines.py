@@ -58,7 +58,7 @@ def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
         read = plan.map_batches(_read, fn_args=[job], num_cpus=SHARE, **whole)
         done = read.map_batches(
             _Worker,
-            fn_constructor_args=[job, replace(manifest, parts=[], sizes=[])],
+            fn_constructor_args=[job, replace(manifest, parts=[], sizes=[]), gpus > 0],
             compute=ray.data.ActorPoolStrategy(size=actors),
             **share,
             **whole,
@@ -139,10 +139,14 @@ def _read(batch: Any, job: Job) -> Any:
 class _Worker:
     """An actor: ready once, then part after part. Its one-line errors are part of its answers."""
 
-    def __init__(self, job: Job, manifest: Manifest):
+    def __init__(self, job: Job, manifest: Manifest, has_gpu: bool):
         os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
+        import jax
+
         from airscene.commands.options import use_compilation_cache
 
+        if not has_gpu:  # Ray hides none from it: all would take the first
+            jax.config.update("jax_platforms", "cpu")
         use_compilation_cache()
         self.job, self.manifest, self.failure = job, manifest, None
         try:
