@@ -616,3 +616,11 @@ def test_storage_here_and_elsewhere_is_alike(tmp_path) -> None:
             assert file.seek(1) == 1 and file.read() == b"gain"
         with pytest.raises(AirsceneError, match="no such file"), storage.opened(f"{root}/c"):
             pass
+
+
+def test_hidden_folders_are_passed_over(tmp_path) -> None:
+    root = tmp_path / "_root" / ".inside"
+    for name in ("a/b.png", "c.png", "_temporary/0/d.png", "a/.ipynb_checkpoints/e.png", ".f.png"):
+        storage.write(str(root / name), b"")
+    for folder in (str(root), root.as_uri()):
+        assert storage.listing(folder) == [f"{folder}/a/b.png", f"{folder}/c.png"]

@@ -3,7 +3,7 @@
 import io
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -57,18 +57,22 @@ def is_folder(name: str) -> bool:
 
 
 def listing(folder: str) -> list[str]:
-    """All files in a folder and below it, sorted; none that are hidden."""
+    """All files in a folder and below it, sorted; none that are hidden, or in hidden folders."""
     if not is_uri(folder):
         root = Path(folder)
-        found = (p for p in root.rglob("*") if not p.name.startswith((".", "_")) and p.is_file())
+        found = (p for p in root.rglob("*") if _shown(p.relative_to(root).parts) and p.is_file())
         return sorted(map(str, found))
     with _clear("read", folder):
         system, path = _at(folder)
         everything = system.get_file_info(_fs().FileSelector(path, recursive=True))
         files = [info.path for info in everything if info.is_file]
     inside = [file[len(path) :].lstrip("/") for file in files]
-    shown = [name for name in inside if not name.rsplit("/", 1)[-1].startswith((".", "_"))]
-    return sorted(join(folder, quote(name)) for name in shown)
+    return sorted(join(folder, quote(name)) for name in inside if _shown(name.split("/")))
+
+
+def _shown(path: Iterable[str]) -> bool:
+    """Whether nothing on the way to a file is hidden."""
+    return not any(name.startswith((".", "_")) for name in path)
 
 
 def names(folder: str) -> set[str]:
