@@ -427,6 +427,8 @@ def test_another_job_is_refused(pictures, expected, tmp_path, capsys) -> None:
         (infer(pictures, tmp_path / "one"), "holds something else"),
         (infer(tmp_path / "nothing", tmp_path / "new"), "no such file"),
         (infer("s3:///", tmp_path / "new"), "cannot read s3:///"),
+        (infer("s3://b/x?region=x", tmp_path / "new"), "s3://b/x?region=x: options cannot"),
+        (infer(pictures, "s3://b/x?region=x"), "s3://b/x?region=x: options cannot"),
         (infer("what://ever/", tmp_path / "new"), "cannot read what://ever"),
         ([*infer(pictures, tmp_path / "new"), "--tile"], "there is no --tile"),
         (infer(pictures, tmp_path / "t.csv", "--engine", "ray"), "--out FOLDER"),

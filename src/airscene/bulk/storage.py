@@ -144,6 +144,8 @@ def _root(scheme: str, host: str) -> tuple[Any, str]:
 
 def _at(uri: str) -> tuple[Any, str]:
     """The file system of a URI, and the path there."""
+    if "?" in uri:
+        raise AirsceneError(f"{uri}: options cannot be part of it (AWS_ENDPOINT_URL, say, can)")
     words = urlsplit(uri)
     system, root = _root(words.scheme, words.netloc)
     return system, f"{root}{unquote(words.path)}".rstrip("/") or "/"
