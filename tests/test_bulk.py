@@ -489,13 +489,26 @@ def actors() -> list[psutil.Process]:
 
 @quiet
 def test_ray_gives_the_same_when_a_worker_is_killed(ray, pictures, expected, tmp_path) -> None:
-    job, out = Infer("digits", [str(pictures)], PART), tmp_path / "out"
+    out, killed = tmp_path / "out", tmp_path / "killed"
+
+    class Gated(Infer):
+        """Until a worker was killed, the last parts wait."""
+
+        def work(self, index: int, table: Any) -> Any:
+            until = time.monotonic() + 20
+            while index >= 5 and not killed.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            return super().work(index, table)
+
+    job = Gated("digits", [str(pictures)], PART)
     plan, done = manifest.begin(str(out), job), []
     for part in engines.by_ray(job, plan, range(len(plan.parts))):
         if not done:
             children = {p.pid for p in psutil.Process().children(recursive=True)}
             victim = next(p for p in actors() if p.pid in children)
             victim.send_signal(signal.SIGKILL)
+            assert len(list(out.glob("part-*"))) < 8
+            killed.touch()
         done.append(part)
     assert sorted(part.index for part in done) == list(range(8))
     assert sum(part.errors for part in done) == 1
