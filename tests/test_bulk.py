@@ -1,5 +1,6 @@
 """Large collections: every source, every engine, whatever dies; data sets of rendered scenes."""
 
+import errno
 import io
 import json
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -248,6 +250,62 @@ def test_what_goes_away_later_is_an_error_in_each_row(images, tmp_path) -> None:
         assert all("no such file" in str(error) for _, error in read)
 
 
+def flaky(monkeypatch, failing: set[str]) -> None:
+    """Let the disk fail where these files are read."""
+
+    class Disk(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.name in failing:
+                raise OSError(errno.EIO, "a passing error")
+            return super().read(size)
+
+    monkeypatch.setattr(storage, "_Here", type("Here", (storage._Source, Disk), {}))
+
+
+def test_storage_that_fails_is_no_error_of_an_image(images, tmp_path, monkeypatch) -> None:
+    write_tar(tmp_path / "a.tar", images[:3])
+    write_bytes(tmp_path / "b.parquet", images[:3])
+    np.save(tmp_path / "c.npy", images[:3])
+    (tmp_path / "d.png").write_bytes(png(images[0]))
+    files = [f"{tmp_path}/{name}" for name in ("a.tar", "b.parquet", "c.npy", "d.png")]
+    pieces, failing = sources.find(files), set()
+    flaky(monkeypatch, failing)
+    assert [len(list(piece.read())) for piece in pieces] == [3, 3, 3, 1]
+    failing.update(files)
+    for piece, file in zip(pieces, files, strict=True):
+        with pytest.raises(storage.Unreachable, match=f"cannot read {file}: a passing error"):
+            list(piece.read())
+    for file in files[:3]:
+        with pytest.raises(storage.Unreachable):
+            sources.find([file])
+
+
+def test_what_could_not_be_reached_is_done_later(
+    pictures, expected, tmp_path, monkeypatch, capsys
+) -> None:
+    out, failing = tmp_path / "out", {f"{pictures}/020.png"}
+    flaky(monkeypatch, failing)
+    assert main(infer(pictures, out)) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "020.png: a passing error" in said
+    assert len(list(out.glob("part-*"))) == 3
+    failing.clear()
+    assert main(infer(pictures, out)) == 2
+    assert_same(out, expected)
+
+
+def test_damaged_pages_of_a_parquet_file_are_errors_of_their_rows(images, tmp_path) -> None:
+    path = tmp_path / "b.parquet"
+    write_bytes(path, images)
+    data = bytearray(path.read_bytes())
+    data[4:2_000] = bytes(1_996)
+    path.write_bytes(data)
+    read = [row for piece in sources.find([str(path)]) for row in piece.read()]
+    assert len(read) == IMAGES
+    assert [isinstance(image, AirsceneError) for _, image in read[:20]] == [True] * 20
+    assert isinstance(read[20][1], np.ndarray)
+
+
 def test_parts_are_full_and_hold_everything_once() -> None:
     pieces = [
         sources.Files([f"{i}" for i in range(5)]),
@@ -274,6 +332,24 @@ def test_rows_are_read_from_the_middle_of_a_large_group(tmp_path) -> None:
     read = [row for part in found for piece in part for row in piece.read()]
     assert [name for name, _ in read] == [f"{tmp_path}/t.parquet#{i}" for i in range(2_500)]
     assert [np.asarray(image).tolist() for _, image in read] == numbers
+
+
+def test_large_images_of_a_stack_are_read_a_few_at_a_time(tmp_path, monkeypatch) -> None:
+    stack, asked = np.arange(5 * 40 * 30, dtype=np.uint16).reshape(5, 40, 30), []
+
+    class Disk(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(size)
+            return super().read(size)
+
+    np.save(tmp_path / "stack.npy", stack)
+    (piece,) = sources.find([f"{tmp_path}/stack.npy"])
+    monkeypatch.setattr(storage, "_Here", type("Here", (storage._Source, Disk), {}))
+    for most, expected in [(2 * 2_400 + 1, [4_800, 4_800, 2_400]), (1, [2_400] * 5)]:
+        monkeypatch.setattr(sources, "MOST_AT_ONCE", most)
+        asked.clear()
+        assert np.array_equal([np.asarray(image) for _, image in piece.read()], stack)
+        assert asked == expected
 
 
 def test_a_job_that_was_killed_before_its_plan_was_written(pictures, expected, tmp_path) -> None:
@@ -307,6 +383,35 @@ def test_a_job_that_was_stopped_goes_on(pictures, expected, tmp_path, monkeypatc
         assert (out / name).stat().st_mtime_ns == there[name]
 
 
+def test_a_job_goes_on_from_another_folder(pictures, expected, tmp_path, monkeypatch) -> None:
+    work = Infer.work
+    (tmp_path / "here [1]").mkdir()
+    (tmp_path / "there").mkdir()
+    shutil.copytree(pictures, tmp_path / "here [1]" / "pictures")
+
+    def stopping(self, index: int, part: Any) -> Any:
+        if index == 3:
+            raise KeyboardInterrupt
+        return work(self, index, part)
+
+    monkeypatch.chdir(tmp_path / "here [1]")
+    monkeypatch.setattr(Infer, "work", stopping)
+    assert main(infer("pictures/*.png", "out")) == 130
+    monkeypatch.setattr(Infer, "work", work)
+    monkeypatch.chdir(tmp_path / "there")
+    assert main(infer("../here [1]/pictures/*.png", "../here [1]/out")) == 2
+    found = pq.read_table("../here [1]/out")
+    assert_close(found.drop(["file"]), pq.read_table(expected).drop(["file"]))
+    assert found["file"].to_pylist() == [f"pictures/{i:03d}.png" for i in range(IMAGES)]
+
+
+def test_an_image_with_two_names_is_there_once(pictures, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(pictures.parent)
+    name = pictures.name
+    pieces = sources.find([name, str(pictures), f"../{pictures.parent.name}/{name}/000.png"])
+    assert pieces == [sources.Files([f"{name}/{i:03d}.png" for i in range(IMAGES)])]
+
+
 def test_another_job_is_refused(pictures, expected, tmp_path, capsys) -> None:
     copy = shutil.copytree(expected, tmp_path / "copy")
     (tmp_path / "one").mkdir()
@@ -322,6 +427,8 @@ def test_another_job_is_refused(pictures, expected, tmp_path, capsys) -> None:
         (infer(pictures, tmp_path / "one"), "holds something else"),
         (infer(tmp_path / "nothing", tmp_path / "new"), "no such file"),
         (infer("s3:///", tmp_path / "new"), "cannot read s3:///"),
+        (infer("s3://b/x?region=x", tmp_path / "new"), "s3://b/x?region=x: options cannot"),
+        (infer(pictures, "s3://b/x?region=x"), "s3://b/x?region=x: options cannot"),
         (infer("what://ever/", tmp_path / "new"), "cannot read what://ever"),
         ([*infer(pictures, tmp_path / "new"), "--tile"], "there is no --tile"),
         (infer(pictures, tmp_path / "t.csv", "--engine", "ray"), "--out FOLDER"),
@@ -382,13 +489,26 @@ def actors() -> list[psutil.Process]:
 
 @quiet
 def test_ray_gives_the_same_when_a_worker_is_killed(ray, pictures, expected, tmp_path) -> None:
-    job, out = Infer("digits", [str(pictures)], PART), tmp_path / "out"
+    out, killed = tmp_path / "out", tmp_path / "killed"
+
+    class Gated(Infer):
+        """Until a worker was killed, the last parts wait."""
+
+        def work(self, index: int, table: Any) -> Any:
+            until = time.monotonic() + 20
+            while index >= 5 and not killed.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            return super().work(index, table)
+
+    job = Gated("digits", [str(pictures)], PART)
     plan, done = manifest.begin(str(out), job), []
     for part in engines.by_ray(job, plan, range(len(plan.parts))):
         if not done:
             children = {p.pid for p in psutil.Process().children(recursive=True)}
             victim = next(p for p in actors() if p.pid in children)
             victim.send_signal(signal.SIGKILL)
+            assert len(list(out.glob("part-*"))) < 8
+            killed.touch()
         done.append(part)
     assert sorted(part.index for part in done) == list(range(8))
     assert sum(part.errors for part in done) == 1
@@ -430,6 +550,30 @@ def test_what_a_worker_cannot_do_is_one_line(ray, pictures, tmp_path) -> None:
         AirsceneError, match=r"cannot read .*_model.safetensors: no such file or folder$"
     ):
         list(engines.by_ray(job, plan, [0, 1]))
+
+
+@quiet
+def test_what_a_task_cannot_reach_is_one_line(ray, pictures, tmp_path) -> None:
+    class Failing(Infer):
+        def read(self, index: int, part: Any) -> Any:
+            raise storage.Unreachable("cannot read it: a passing error")
+
+    job = Failing("digits", [str(pictures)], 30)
+    plan = manifest.begin(str(tmp_path / "out"), job)
+    with pytest.raises(AirsceneError, match=r"^cannot read it: a passing error$"):
+        list(engines.by_ray(job, plan, [0, 1]))
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_worker_takes_no_gpu_that_is_not_its_own(
+    has_gpu, pictures, tmp_path, monkeypatch
+) -> None:
+    changed, before = {}, []
+    monkeypatch.setattr(jax.config, "update", changed.__setitem__)
+    monkeypatch.setattr(Infer, "start", lambda *_, alone: before.append(dict(changed)))
+    job, plan = Infer("digits", [str(pictures)], PART), manifest.Manifest(str(tmp_path), [], [])
+    engines._Worker(job, plan, has_gpu)
+    assert before[0].get("jax_platforms") == (None if has_gpu else "cpu")
 
 
 # --- Rendering -------------------------------------------------------------------------------
@@ -487,3 +631,11 @@ def test_storage_here_and_elsewhere_is_alike(tmp_path) -> None:
             assert file.seek(1) == 1 and file.read() == b"gain"
         with pytest.raises(AirsceneError, match="no such file"), storage.opened(f"{root}/c"):
             pass
+
+
+def test_hidden_folders_are_passed_over(tmp_path) -> None:
+    root = tmp_path / "_root" / ".inside"
+    for name in ("a/b.png", "c.png", "_temporary/0/d.png", "a/.ipynb_checkpoints/e.png", ".f.png"):
+        storage.write(str(root / name), b"")
+    for folder in (str(root), root.as_uri()):
+        assert storage.listing(folder) == [f"{folder}/a/b.png", f"{folder}/c.png"]

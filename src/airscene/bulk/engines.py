@@ -58,7 +58,7 @@ def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
         read = plan.map_batches(_read, fn_args=[job], num_cpus=SHARE, **whole)
         done = read.map_batches(
             _Worker,
-            fn_constructor_args=[job, replace(manifest, parts=[], sizes=[])],
+            fn_constructor_args=[job, replace(manifest, parts=[], sizes=[]), gpus > 0],
             compute=ray.data.ActorPoolStrategy(size=actors),
             **share,
             **whole,
@@ -120,25 +120,33 @@ def _silence() -> Iterator[None]:
 
 
 def _read(batch: Any, job: Job) -> Any:
-    """A part's description to what it holds, as one row with the table in it."""
+    """A part's description to what it holds, as one row with the table, or why not, in it."""
     pa = arrow()
     index, part = (batch[name][0].as_py() for name in ("index", "part"))
-    table, sink = job.read(index, json.loads(part)), pa.BufferOutputStream()
+    try:
+        table, sink = job.read(index, json.loads(part)), pa.BufferOutputStream()
+    except AirsceneError as error:
+        empty = pa.array([None], pa.large_binary())
+        return pa.table({"index": [index], "table": empty, "failure": [str(error)]})
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     data = sink.getvalue()
     ends = pa.array([0, data.size], pa.int64()).buffers()[1]
     cell = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, data])
-    return pa.table({"index": [index], "table": cell})
+    return pa.table({"index": [index], "table": cell, "failure": pa.array([None], pa.string())})
 
 
 class _Worker:
     """An actor: ready once, then part after part. Its one-line errors are part of its answers."""
 
-    def __init__(self, job: Job, manifest: Manifest):
+    def __init__(self, job: Job, manifest: Manifest, has_gpu: bool):
         os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
+        import jax
+
         from airscene.commands.options import use_compilation_cache
 
+        if not has_gpu:  # Ray hides none from it: all would take the first
+            jax.config.update("jax_platforms", "cpu")
         use_compilation_cache()
         self.job, self.manifest, self.failure = job, manifest, None
         try:
@@ -148,7 +156,7 @@ class _Worker:
 
     def __call__(self, batch: Any) -> Any:
         pa, index = arrow(), batch["index"][0].as_py()
-        done, failure = Done(index, 0, 0), self.failure
+        done, failure = Done(index, 0, 0), self.failure or batch["failure"][0].as_py()
         if not failure:
             table = pa.ipc.open_stream(batch["table"][0].as_buffer()).read_all()
             try:

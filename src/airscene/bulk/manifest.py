@@ -63,7 +63,7 @@ def begin(folder: str, job: Job) -> Manifest:
     if MANIFEST in here:
         _check(folder, job)
         with storage.opened(storage.join(folder, PARTS)) as file:
-            plan = [json.loads(line) for line in file]
+            plan = [json.loads(line) for line in file.read().splitlines()]
     elif any(not name.startswith((".", "_")) for name in here):
         raise AirsceneError(f"{folder} is there already and holds something else: name another")
     else:

@@ -2,7 +2,8 @@
 
 A `Piece` is a run of images in one place. It says how many there are before they are read, can be
 written as JSON, and reads its images one by one; what cannot be read comes as an `AirsceneError`
-in the place of the image, so that it costs no other.
+in the place of the image, so that it costs no other. Storage that cannot be reached is raised:
+nothing is known of the images.
 """
 
 import glob
@@ -11,7 +12,8 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,6 +30,8 @@ ID_COLUMNS = ("id", "file", "__key__", "key", "name")
 CONTAINERS = (".tar", ".parquet", ".npy")
 AT_ONCE = 1024
 """Images that are read before they are looked at, where they lie side by side."""
+MOST_AT_ONCE = 2**24
+"""Bytes of them; a file here gives no more than 2 GiB for one reading."""
 
 
 class Piece(ABC):
@@ -51,20 +55,24 @@ class Files(Piece):
     """Image files; the pages of a TIFF and the images of an NPZ are read one by one."""
 
     files: Sequence[str]
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return len(self.files)
 
     def some(self, start: int, stop: int) -> "Files":
         """A part of the files."""
-        return Files(self.files[start:stop])
+        return replace(self, files=self.files[start:stop])
 
     def read(self) -> Iterator[Read]:
         """Names and images."""
         for file in self.files:
             try:
-                with storage.opened(file) as opened:
+                with storage.opened(storage.within(self.base, file)) as opened:
                     yield from named(_shown(file), decode(read_bytes(opened)))
+            except storage.Unreachable:
+                raise
             except AirsceneError as error:
                 yield _shown(file), error
 
@@ -75,6 +83,8 @@ class Members(Piece):
 
     tar: str
     members: Sequence[Sequence[Any]]
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -87,11 +97,13 @@ class Members(Piece):
         """Names and images."""
         done = 0
         try:
-            with storage.opened(self.tar) as file:
+            with storage.opened(storage.within(self.base, self.tar)) as file:
                 for name, offset, size in self.members:
                     file.seek(offset)
                     yield from _decoded(f"{_shown(self.tar)}#{name}", file.read(size))
                     done += 1
+        except storage.Unreachable:
+            raise
         except AirsceneError as error:  # of the file as a whole
             for name, *_ in self.members[done:]:
                 yield f"{_shown(self.tar)}#{name}", error
@@ -111,6 +123,8 @@ class Rows(Piece):
     """The column of images: files as bytes (also in a structure), or arrays as nested lists."""
     id: str | None
     """The column of names; without one, a row's name is `FILE#NUMBER`."""
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -128,6 +142,8 @@ class Rows(Piece):
                 name = self._name(done) if name is None else str(name)
                 done += 1
                 yield from _of_value(name, value)
+        except storage.Unreachable:
+            raise
         except AirsceneError as error:  # of the file as a whole
             for row in range(done, self.stop):
                 yield self._name(row), error
@@ -138,7 +154,7 @@ class Rows(Piece):
     def _values(self) -> Iterator[tuple[Any, Any]]:
         """Names, where there are any, and values of the rows."""
         columns, row = [name for name in (self.image, self.id) if name], 0
-        with storage.opened(self.parquet) as opened:
+        with storage.opened(storage.within(self.base, self.parquet)) as opened:
             file = arrow().parquet.ParquetFile(opened)
             for batch in file.iter_batches(AT_ONCE, row_groups=[self.group], columns=columns):
                 here = batch.slice(
@@ -162,6 +178,8 @@ class Stack(Piece):
     """Bytes before the first image."""
     start: int
     stop: int
+    base: str = field(default_factory=lambda: str(Path.cwd()))
+    """Where its name begins, if that is a relative path."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -175,16 +193,19 @@ class Stack(Piece):
         """Names and images."""
         dtype, shape = np.dtype(self.dtype), tuple(self.shape[1:])
         size = int(np.prod(shape)) * dtype.itemsize
-        for i in range(self.start, self.stop, AT_ONCE):
-            many = min(AT_ONCE, self.stop - i)
+        at_once = max(1, min(AT_ONCE, MOST_AT_ONCE // max(size, 1)))
+        for i in range(self.start, self.stop, at_once):
+            many = min(at_once, self.stop - i)
             try:
-                with storage.opened(self.npy) as file:
+                with storage.opened(storage.within(self.base, self.npy)) as file:
                     file.seek(self.offset + i * size)
                     data = file.read(many * size)
                 if len(data) < many * size:
                     raise AirsceneError("a damaged NPY file: it has less data than it says")
                 images = np.frombuffer(data, dtype).reshape(many, *shape)
                 images = images.astype(dtype.newbyteorder("="), copy=False)
+            except storage.Unreachable:
+                raise
             except AirsceneError as error:
                 images = [error] * many
             for row, image in enumerate(images, i):
@@ -252,7 +273,7 @@ def find(collection: Sequence[str], image: str | None = None, id: str | None = N
     collection: folders, files and patterns; or URIs of folders and files.
     image, id: columns of Parquet files, where they cannot be guessed.
     """
-    files = list(dict.fromkeys(file for source in collection for file in _files(source)))
+    files = _once(file for source in collection for file in _files(source))
     inside = [file for file in files if _suffix(file) in CONTAINERS]
     with ThreadPoolExecutor(storage.THREADS) as pool:
         looks = dict(zip(inside, pool.map(lambda f: _look(f, image, id), inside), strict=True))
@@ -264,6 +285,16 @@ def find(collection: Sequence[str], image: str | None = None, id: str | None = N
         found += [Files(plain)] * bool(plain) + looks[file]
         plain = []
     return found + [Files(plain)] * bool(plain)
+
+
+def _once(files: Iterable[str]) -> list[str]:
+    """Each file once, by the first of its names."""
+    found, known = {}, cache(Path.resolve)
+    for file in files:
+        path = Path(file)
+        key = file if storage.is_uri(file) else str(known(path.parent) / path.name)
+        found.setdefault(key, file)
+    return list(found.values())
 
 
 def _files(source: str) -> list[str]:
@@ -359,6 +390,8 @@ def _stack(file: str) -> Piece:
     with storage.opened(file) as opened:
         try:
             header = stack_header(opened)
+        except storage.Unreachable:
+            raise
         except (AirsceneError, ValueError) as error:
             raise _Damaged(f"not an NPY file that can be read ({error})") from None
     if header is None:

@@ -3,8 +3,8 @@
 import io
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,10 @@ BUFFER = 2**20
 """Bytes that are read at once: from elsewhere, each reading is a request."""
 THREADS = 16
 """Files that are looked into at once: elsewhere, each look takes its time."""
+
+
+class Unreachable(AirsceneError):
+    """Storage that does not answer: it says nothing about a file, and may pass."""
 
 
 def is_uri(name: str) -> bool:
@@ -35,6 +39,11 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}" if is_uri(folder) else str(Path(folder) / name)
 
 
+def within(base: str, name: str) -> str:
+    """A name that may be a path relative to a folder here."""
+    return name if is_uri(name) else str(Path(base) / name)
+
+
 def is_folder(name: str) -> bool:
     """Whether it is the name of a folder, or of a file; an error if there is neither."""
     with _clear("read", name):
@@ -48,18 +57,22 @@ def is_folder(name: str) -> bool:
 
 
 def listing(folder: str) -> list[str]:
-    """All files in a folder and below it, sorted; none that are hidden."""
+    """All files in a folder and below it, sorted; none that are hidden, or in hidden folders."""
     if not is_uri(folder):
         root = Path(folder)
-        found = (p for p in root.rglob("*") if not p.name.startswith((".", "_")) and p.is_file())
+        found = (p for p in root.rglob("*") if _shown(p.relative_to(root).parts) and p.is_file())
         return sorted(map(str, found))
     with _clear("read", folder):
         system, path = _at(folder)
         everything = system.get_file_info(_fs().FileSelector(path, recursive=True))
         files = [info.path for info in everything if info.is_file]
     inside = [file[len(path) :].lstrip("/") for file in files]
-    shown = [name for name in inside if not name.rsplit("/", 1)[-1].startswith((".", "_"))]
-    return sorted(join(folder, quote(name)) for name in shown)
+    return sorted(join(folder, quote(name)) for name in inside if _shown(name.split("/")))
+
+
+def _shown(path: Iterable[str]) -> bool:
+    """Whether nothing on the way to a file is hidden."""
+    return not any(name.startswith((".", "_")) for name in path)
 
 
 def names(folder: str) -> set[str]:
@@ -75,15 +88,35 @@ def names(folder: str) -> set[str]:
 
 @contextmanager
 def opened(name: str) -> Iterator[Any]:
-    """A file to read from, anywhere in it."""
-    with _clear("read", name):
-        if not is_uri(name):
-            with io.FileIO(name) as file:
-                yield file
-            return
-        system, path = _at(name)
-        with system.open_input_file(path) as raw, io.BufferedReader(raw, BUFFER) as file:
+    """A file to read from, anywhere in it. What else goes wrong with it is its own fault."""
+    with ExitStack() as stack:
+        with _clear("read", name):
+            if is_uri(name):
+                system, path = _at(name)
+                raw = stack.enter_context(system.open_input_file(path))
+                file = stack.enter_context(_There(raw, BUFFER))
+            else:
+                file = stack.enter_context(_Here(name))
+        file.source = name
+        with _clear("read", name, AirsceneError):
             yield file
+
+
+class _Source:
+    """Reading that fails is not the fault of what is read."""
+
+    source = ""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        file: Any = super()
+        with _clear("read", self.source):
+            return file.read(size)
+
+
+class _Here(_Source, io.FileIO): ...
+
+
+class _There(_Source, io.BufferedReader): ...
 
 
 def write(name: str, data: Any) -> None:
@@ -111,6 +144,8 @@ def _root(scheme: str, host: str) -> tuple[Any, str]:
 
 def _at(uri: str) -> tuple[Any, str]:
     """The file system of a URI, and the path there."""
+    if "?" in uri:
+        raise AirsceneError(f"{uri}: options cannot be part of it (AWS_ENDPOINT_URL, say, can)")
     words = urlsplit(uri)
     system, root = _root(words.scheme, words.netloc)
     return system, f"{root}{unquote(words.path)}".rstrip("/") or "/"
@@ -124,7 +159,7 @@ def _fs() -> Any:
 
 
 @contextmanager
-def _clear(verb: str, name: str) -> Iterator[None]:
+def _clear(verb: str, name: str, kind: type[AirsceneError] = Unreachable) -> Iterator[None]:
     """Let what goes wrong appear as one line."""
     try:
         yield
@@ -132,4 +167,4 @@ def _clear(verb: str, name: str) -> Iterator[None]:
         raise AirsceneError(f"cannot {verb} {name}: no such file or folder") from None
     except (OSError, arrow().ArrowException) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise AirsceneError(f"cannot {verb} {name}: {why}") from None
+        raise kind(f"cannot {verb} {name}: {why}") from None

@@ -15,12 +15,13 @@ def carry_out(job: "Job", out: str, engine: str) -> int:
     """Do what is missing of a job in `out`; 2 if something could not be read, 130 if stopped."""
     from airscene.bulk.engines import ENGINES
     from airscene.bulk.manifest import begin
+    from airscene.bulk.storage import absolute
 
     console = screen(stderr=True)
     busy = console.status("looking at what there is") if console.is_terminal else nullcontext()
     try:
         with busy:
-            manifest = begin(out, job)
+            manifest = begin(absolute(out), job)
             done = {part.index: part for part in manifest.done()}
         todo = [i for i in range(len(manifest.parts)) if i not in done]
         if done and todo:
