@@ -104,6 +104,10 @@ class InverseConfig:
     """The likelihood's sigma at the first step: wide, so that nothing is decided early."""
     blur_start: float = 4.0
     """The likelihood's blur at the first step: wide, so that things attract one another."""
+    all_around: bool = False
+    """enumerate: turn things all around to see which way is better, at first, then ever less: for
+    an angle that shows only when it is nearly right, such as a handle's. Three times as many
+    renders for each such angle."""
     temperature: float = 1.0
     """enumerate: of presence and kind at the first step: above 1, they stay soft while poses are
     still poor. Else the kind that is least in the way wins, for good."""
@@ -138,6 +142,7 @@ class InverseConfig:
 
 SEVERAL: dict[str, Any] = {
     "learning_rate": 1e-3,
+    "all_around": True,
     "temperature": 30.0,
     "bonus": 5.0,
     "cost": 10.0,

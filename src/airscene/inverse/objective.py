@@ -31,8 +31,9 @@ class Likelihood(eqx.Module):
     """Nats that a thing which is there is worth: above 0 only early in training."""
     temperature: Float[Array, ""] | float = 1.0
     """Of presence and kind: above 1, early in training, their entropy counts for more."""
-    coarse: Float[Array, ""] | float = 0.0
-    """1 where things are turned all around to see which way is better, 0 where by small steps."""
+    coarse: Float[Array, ""] | float | None = None
+    """Steps in which angles are compared: from 1, an eighth of a turn, to 0, a parameter's own;
+    None for central differences."""
 
     def __call__(
         self,
@@ -149,7 +150,7 @@ def _cases(drawn: Slots, problem: Problem) -> Slots:
     return Slots(present, kind, wide.pose, wide.camera)
 
 
-def _stencil(problem: Problem, coarse: Array | float) -> tuple[Array, Array]:
+def _stencil(problem: Problem, coarse: Array | float | None) -> tuple[Array, Array]:
     """How poses are displaced, and how each log-likelihood then weighs in each slope.
 
     Both (displacements, slots, parameters): in each slot, each parameter ahead, then behind.
@@ -166,14 +167,14 @@ def _stencil(problem: Problem, coarse: Array | float) -> tuple[Array, Array]:
     return spread(0), spread(1)
 
 
-def _steps(p: Parameter, coarse: Array | float) -> tuple[Array, Array]:
+def _steps(p: Parameter, coarse: Array | float | None) -> tuple[Array, Array]:
     """The steps in which a parameter goes ahead and behind, and the weight of each difference.
 
-    On a line, one: central differences. On a circle three, weighted as in the derivative of the
-    log-likelihood blurred by a von Mises distribution a step wide. As long as steps are coarse, an
-    eighth of a turn, a handle is found from all around.
+    One: central differences. On a circle, unless `coarse` is None, three, weighted as in the
+    derivative of the log-likelihood blurred by a von Mises distribution a step wide. As long as
+    steps are coarse, an eighth of a turn, a handle is found from all around.
     """
-    if not p.period:
+    if not p.period or coarse is None:
         return jnp.array([p.step]), jnp.array([1 / (2 * p.step)])
     unit, times = 2 * np.pi / p.period, np.arange(1, 4)
     step = p.step * (np.pi / 4 / (unit * p.step)) ** coarse

@@ -203,7 +203,7 @@ class InverseTrainer:
             blur=m.blur * (c.blur_start / m.blur) ** left,
             bonus=c.bonus * left - c.cost * (1 - left),
             temperature=c.temperature**left,
-            coarse=left,
+            coarse=left if c.all_around else None,
         )
 
     def _objective(
