@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import re
 import shutil
 import typing
@@ -263,15 +262,11 @@ def by_ray(sweep: Sweep, todo: Sequence[int], on_step: Callable[[int], None]) ->
         gpus = ray.cluster_resources().get("GPU", 0)
         work = ray.remote(_in_worker).options(num_cpus=1, num_gpus=int(gpus >= 1))
         waiting = [work.remote(sweep, index) for index in todo]
-        try:
-            while waiting:
-                done, waiting = ray.wait(waiting, timeout=1)
-                for failure in filter(None, ray.get(done)):
-                    raise AirsceneError(failure)
-                on_step(sum(steps_done(sweep, index) for index in todo))
-        except ray.exceptions.RayError as error:
-            why = next(iter(str(error).splitlines()), type(error).__name__)
-            raise AirsceneError(f"Ray gave up; the same command goes on ({why})") from None
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=1)
+            for failure in filter(None, ray.get(done)):
+                raise AirsceneError(failure)
+            on_step(sum(steps_done(sweep, index) for index in todo))
 
 
 def steps_done(sweep: Sweep, index: int) -> int:
@@ -282,10 +277,9 @@ def steps_done(sweep: Sweep, index: int) -> int:
 
 def _in_worker(sweep: Sweep, index: int) -> str:
     """Train a group in a process of its own; why not, if that could not be done."""
-    os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
-    from airscene.commands.options import use_compilation_cache
+    from airscene.bulk.engines import prepare_worker
 
-    use_compilation_cache()
+    prepare_worker()
     try:
         done = train_group(sweep, index, lambda row: None, lambda step: None)
     except AirsceneError as error:

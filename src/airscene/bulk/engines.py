@@ -63,15 +63,11 @@ def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
             **share,
             **whole,
         )
-        try:
-            for batch in done.iter_batches(batch_size=None, batch_format="pyarrow"):
-                for row in batch.to_pylist():
-                    if failure := row.pop("failure"):
-                        raise AirsceneError(failure)
-                    yield Done(**row)
-        except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
-            why = next(iter(str(error).splitlines()), type(error).__name__)
-            raise AirsceneError(f"Ray gave up; the same command goes on ({why})") from None
+        for batch in done.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for row in batch.to_pylist():
+                if failure := row.pop("failure"):
+                    raise AirsceneError(failure)
+                yield Done(**row)
 
 
 @contextmanager
@@ -89,7 +85,8 @@ def connected() -> Iterator[Any]:
     context.enable_progress_bars = context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if ray.is_initialized():
-        yield ray
+        with _clear(ray):
+            yield ray
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if not os.environ.get("RAY_ADDRESS"):
@@ -101,9 +98,20 @@ def connected() -> Iterator[Any]:
     except (ConnectionError, OSError, RuntimeError) as error:
         raise AirsceneError(f"Ray does not start: {' '.join(str(error).split())}") from None
     try:
-        yield ray
+        with _clear(ray):
+            yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _clear(ray: Any) -> Iterator[None]:
+    """Ray's failures in one line."""
+    try:
+        yield
+    except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise AirsceneError(f"Ray gave up; the same command goes on ({why})") from None
 
 
 @contextmanager
@@ -136,18 +144,23 @@ def _read(batch: Any, job: Job) -> Any:
     return pa.table({"index": [index], "table": cell, "failure": pa.array([None], pa.string())})
 
 
+def prepare_worker() -> None:
+    """What a process that Ray has started needs before JAX is used in it."""
+    os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
+    from airscene.commands.options import use_compilation_cache
+
+    use_compilation_cache()
+
+
 class _Worker:
     """An actor: ready once, then part after part. Its one-line errors are part of its answers."""
 
     def __init__(self, job: Job, manifest: Manifest, has_gpu: bool):
-        os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
+        prepare_worker()
         import jax
-
-        from airscene.commands.options import use_compilation_cache
 
         if not has_gpu:  # Ray hides none from it: all would take the first
             jax.config.update("jax_platforms", "cpu")
-        use_compilation_cache()
         self.job, self.manifest, self.failure = job, manifest, None
         try:
             job.start(manifest.folder, alone=False)

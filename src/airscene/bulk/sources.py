@@ -109,8 +109,23 @@ class Members(Piece):
                 yield f"{_shown(self.tar)}#{name}", error
 
 
+class Range(Piece):
+    """A run of images that is known by its ends, which are fields of its own."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def some(self, start: int, stop: int) -> "Range":
+        """A part of the run."""
+        stop = min(self.start + stop, self.stop)
+        return replace(self, start=self.start + start, stop=stop)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Rows(Piece):
+class Rows(Range):
     """Rows of one row group of a Parquet file."""
 
     parquet: str
@@ -125,14 +140,6 @@ class Rows(Piece):
     """The column of names; without one, a row's name is `FILE#NUMBER`."""
     base: str = field(default_factory=lambda: str(Path.cwd()))
     """Where its name begins, if that is a relative path."""
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def some(self, start: int, stop: int) -> "Rows":
-        """A part of the rows."""
-        stop = min(self.start + stop, self.stop)
-        return replace(self, start=self.start + start, stop=stop)
 
     def read(self) -> Iterator[Read]:
         """Names and images."""
@@ -168,7 +175,7 @@ class Rows(Piece):
 
 
 @dataclass(frozen=True)
-class Stack(Piece):
+class Stack(Range):
     """Images of an NPY file, along its first axis."""
 
     npy: str
@@ -180,14 +187,6 @@ class Stack(Piece):
     stop: int
     base: str = field(default_factory=lambda: str(Path.cwd()))
     """Where its name begins, if that is a relative path."""
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def some(self, start: int, stop: int) -> "Stack":
-        """A part of the images."""
-        stop = min(self.start + stop, self.stop)
-        return replace(self, start=self.start + start, stop=stop)
 
     def read(self) -> Iterator[Read]:
         """Names and images."""

@@ -26,20 +26,17 @@ def carry_out(job: "Job", out: str, engine: str) -> int:
         todo = [i for i in range(len(manifest.parts)) if i not in done]
         if done and todo:
             _say(f"{len(done):,} of {len(manifest.parts):,} parts are there; going on")
-        before, start = sum(part.rows for part in done.values()), None
+        before = sum(part.rows for part in done.values())
         with _Bar(job.unit, sum(manifest.sizes), before, console) as bar:
             for part in ENGINES[engine](job, manifest, todo) if todo else ():
                 done[part.index] = part
-                start = start or (time.monotonic(), part.rows)
                 bar.advance(part.rows)
     except KeyboardInterrupt:
         _say("stopped; nothing is lost: the same command goes on")
         return 130
     rows, errors = (sum(getattr(p, name) for p in done.values()) for name in ("rows", "errors"))
     text = f"{rows:,} {job.unit} in {len(done):,} part{'s' * (len(done) != 1)} in {out}"
-    if start and (now := rows - before - start[1]):  # after the first part: without starting up
-        text += f"; {now / (time.monotonic() - start[0]):,.0f} {job.unit}/s"
-    _say(text)
+    _say(f"{text}; {bar.rate}" if bar.rate else text)
     if errors:
         _say(f"{errors:,} of them could not be read: see the column error")
     return 2 if errors else 0
@@ -50,6 +47,7 @@ class _Bar:
 
     def __init__(self, unit: str, total: int, done: int, console: Any):
         self.bar: Any = None
+        self.unit, self.begun, self.rows, self.rate = unit, None, 0, ""
         if console.is_terminal:
             from rich import progress
 
@@ -62,7 +60,6 @@ class _Bar:
                 transient=True,
             )
             self.task = self.bar.add_task(unit, total=total, completed=done, rate="starting")
-            self.unit, self.begun, self.rows = unit, None, 0
 
     def __enter__(self) -> "_Bar":
         if self.bar:
@@ -74,16 +71,14 @@ class _Bar:
             self.bar.stop()
 
     def advance(self, rows: int) -> None:
-        """So many more are done."""
-        if not self.bar:
-            return
+        """So many more are done. The rate leaves out the first part, and with it the start."""
         if self.begun is None:
             self.begun = time.monotonic()
         else:
             self.rows += rows
-            rate = f"{self.rows / (time.monotonic() - self.begun):,.0f} {self.unit}/s"
-            self.bar.update(self.task, rate=rate)
-        self.bar.advance(self.task, rows)
+            self.rate = f"{self.rows / (time.monotonic() - self.begun):,.0f} {self.unit}/s"
+        if self.bar:
+            self.bar.update(self.task, advance=rows, rate=self.rate or "starting")
 
 
 def _say(text: str) -> None:
