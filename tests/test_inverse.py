@@ -20,10 +20,11 @@ from airscene import AirsceneError, Parameter, checkpoint
 from airscene.inverse import evaluation, objective, optimise
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.inference import InversePredictor
-from airscene.inverse.model import InverseNetwork, PatchCore
-from airscene.inverse.objective import Likelihood
+from airscene.inverse.model import InverseNetwork, Omega, PatchCore
+from airscene.inverse.objective import Comparison, Likelihood
 from airscene.inverse.problem import Problem, make_problem
 from airscene.inverse.training import InverseTrainer, make_pictures, start
+from airscene.priors import Normal
 from airscene.renderers import Renderer, Slots
 from airscene.renderers.differences import differentiable
 
@@ -220,20 +221,13 @@ def every_scene(problem):
     return list(itertools.product(range(-1, len(problem.kinds)), repeat=problem.slots))
 
 
-@pytest.mark.parametrize(
-    ("settings", "stage"),
-    [
-        ({}, {}),
-        ({}, {"temperature": 3.0, "bonus": 2.0}),
-        ({"patch": 2, "patch_features": 8, "context": 1}, {"temperature": 2.0}),
-    ],
-)
-def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings, stage):
+@pytest.mark.parametrize("settings", [{}, {"patch": 2, "patch_features": 8, "context": 1}])
+def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings):
     """The expectation over all that can be drawn must be the exact ELBO, and its gradient."""
     usual, config = jnp.full((SIDE, SIDE, 3), 0.1), replace(CONFIG, **settings)
     model = InverseNetwork(THREE, config, usual, jax.random.key(2))
-    x, key, wide = images(4, scenes=1), jax.random.key(5), Likelihood(0.5, 2.0, **stage)
-    pose_key, hot = jax.random.split(key, 4)[1], stage.get("temperature", 1.0)
+    x, key = images(4, scenes=1), jax.random.key(5)
+    pose_key = jax.random.split(key, 4)[1]
 
     def chances(model):
         _, q = model.best(x[0])
@@ -245,37 +239,84 @@ def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings, stage):
         noise = jax.random.normal(pose_key, (1, 3, 2))[0]
         pose, sd = model.pose(q.where.at(noise))[None], q.where.sd
         kl = jnp.sum((q.where.mean**2 + sd**2 - 1) / 2 - jnp.log(sd), axis=-1)
-        log_p = np.log([1 - THREE.presence, *[THREE.presence / 2] * 2])
-        total = 0.0
-        for scene in every_scene(THREE):
-            case = np.array(scene) + 1
-            there = jnp.asarray(case > 0, jnp.float32)[None]
+        log_p = jnp.log(jnp.array([1 - THREE.presence, *[THREE.presence / 2] * 2]))
+
+        def weighted(case):
+            there = (case > 0).astype(jnp.float32)[None]
             y = RENDERER.render(Slots(there, jnp.maximum(case - 1, 0)[None], pose))[0]
             log_each = log_q[np.arange(3), case]
-            value = wide(x[0], y) + jnp.sum(hot * (log_p[case] - log_each) - there[0] * kl)
-            value += stage.get("bonus", 0.0) * jnp.sum(there)
-            total += jnp.exp(jnp.sum(log_each)) * value
-        return total
+            value = WIDE(x[0], y) + jnp.sum(log_p[case] - log_each - there[0] * kl)
+            return jnp.exp(jnp.sum(log_each)) * value
 
-    def estimate(model):
-        return -objective.enumerated(model, x, x, key, RENDERER.render, wide).loss
+        return jnp.sum(jax.vmap(weighted)(jnp.array(every_scene(THREE)) + 1))
 
-    value, gradient, (_, log_q) = 0.0, 0.0, chances(model)
-    kinds_q = jax.nn.log_softmax(log_q[:, 1:])
-    for there in itertools.product((0, 1), repeat=3):
-        for kind in itertools.product(range(2), repeat=3):
-            drawn = jnp.array([kind]), jnp.array([there], bool)
-            monkeypatch.setattr(jax.random, "categorical", lambda *_, d=drawn: d[0])
-            monkeypatch.setattr(jax.random, "bernoulli", lambda *_, d=drawn: d[1])
-            log_yes = jnp.where(
-                jnp.array(there) == 1, jnp.log1p(-jnp.exp(log_q[:, 0])), log_q[:, 0]
-            )
-            chance = jnp.exp(jnp.sum(log_yes) + jnp.sum(kinds_q[np.arange(3), np.array(kind)]))
-            one, slope = jax.value_and_grad(estimate)(model)
-            value, gradient = value + chance * one, gradient + chance * flat(slope)
-    if "bonus" not in stage:  # it counts once in the value, in the gradient for each slot
-        np.testing.assert_allclose(value, exact(model), rtol=1e-5)
-    np.testing.assert_allclose(gradient, flat(jax.grad(exact)(model)), rtol=5e-3, atol=5e-3)
+    def estimate(model, there, kind):
+        monkeypatch.setattr(jax.random, "categorical", lambda *_: kind[None])
+        monkeypatch.setattr(jax.random, "bernoulli", lambda *_: there[None])
+        _, log_q = chances(model)
+        nothing, kinds_q = log_q[:, 0], jax.nn.log_softmax(log_q[:, 1:])
+        log_drawn = jnp.where(there, jnp.log1p(-jnp.exp(nothing)), nothing)
+        chance = jnp.exp(jnp.sum(log_drawn + kinds_q[np.arange(3), kind]))
+        loss = objective.enumerated(model, x, x, key, RENDERER.render, WIDE).loss
+        return -jax.lax.stop_gradient(chance) * loss
+
+    drawn = list(itertools.product(*[(0, 1)] * 6))
+    call = jax.jit(jax.vmap(jax.value_and_grad(estimate), (None, 0, 0)))
+    value, gradient = call(model, jnp.array(drawn)[:, :3] == 1, jnp.array(drawn)[:, 3:])
+    expected, slope = jax.jit(jax.value_and_grad(exact))(model)
+    np.testing.assert_allclose(value.sum(), expected, rtol=1e-5)
+    gradient = flat(jax.tree.map(lambda a: a.sum(axis=0), gradient))
+    np.testing.assert_allclose(gradient, flat(slope), rtol=5e-3, atol=5e-3)
+
+
+def compared(logit, log_kind, cases, problem=THREE):
+    """Slots with these beliefs, and what each could be."""
+    shape = (*np.shape(logit), 2)
+    q = Omega(jnp.asarray(logit), jnp.asarray(log_kind), Normal(jnp.zeros(shape), jnp.ones(shape)))
+    nothing = jnp.zeros(np.shape(logit))
+    return Comparison(q, jnp.asarray(cases), nothing, nothing[:, 0], 0.0, problem)
+
+
+def test_slots_learn_what_they_are_given_the_others():
+    """The exact posterior of every case by Bayes' rule: there, the cross-entropy is least."""
+    rng = np.random.default_rng(0)
+    cases = rng.normal(size=(1, 3, 3)) * 2
+    joint = np.exp(cases) * np.array([1 - THREE.presence, *[THREE.presence / 2] * 2])
+    posterior = joint / joint.sum(axis=-1, keepdims=True)
+    there = 1 - posterior[..., 0]
+    truth = np.log(there / (1 - there)), np.log(posterior[..., 1:] / there[..., None])
+
+    def loss(logit, kind):
+        return compared(logit, jax.nn.log_softmax(kind), cases).cross_entropy(floor=0.5)[0]
+
+    at_best = jax.grad(loss, (0, 1))(*map(jnp.asarray, truth))
+    assert max(np.abs(g).max() for g in at_best) < 1e-6
+    for _ in range(5):
+        elsewhere = [t + rng.normal(size=t.shape) for t in truth]
+        logit, kind = elsewhere
+        slope = jax.grad(loss, (0, 1))(*map(jnp.asarray, elsewhere))
+        yes = 1 / (1 + np.exp(-logit))
+        q_kind = np.exp(kind) / np.exp(kind).sum(axis=-1, keepdims=True)
+        thing = np.sum(q_kind * np.log(joint[..., 1:] / q_kind), axis=-1)  # at most log of the sum
+        better = np.exp(thing) / (np.exp(thing) + joint[..., 0])
+        np.testing.assert_allclose(slope[0], yes - better, rtol=1e-4, atol=1e-6)
+        wrong = q_kind - posterior[..., 1:] / there[..., None]
+        learns = np.maximum(yes, 0.5)[..., None]
+        np.testing.assert_allclose(slope[1], learns * wrong, rtol=1e-4, atol=1e-6)
+
+
+def test_a_slot_that_is_sure_and_wrong_is_put_right():
+    logit, kind = jnp.full((1, 3), -20.0), jnp.array([[[20.0, -20.0]] * 3])
+    cases = jnp.array([[[0.0, 10.0, 500.0]] * 3])
+
+    def slopes(objective):
+        def value(logit, kind):
+            return objective(compared(logit, jax.nn.log_softmax(kind), cases))[0]
+
+        return [np.abs(slope).min() for slope in jax.grad(value, (0, 1))(logit, kind)]
+
+    assert max(slopes(lambda c: c.elbo())) < 1e-4
+    assert min(slopes(lambda c: c.cross_entropy(0.5))) > 0.49
 
 
 def test_empty_slots_keep_learning_where_something_might_be():
@@ -284,7 +325,7 @@ def test_empty_slots_keep_learning_where_something_might_be():
     model = eqx.tree_at(lambda m: m.core.head.bias, model, surely_not)
 
     def slope(floor):
-        call = lambda m: objective.enumerated(m, x, x, key, RENDERER.render, WIDE, floor).loss  # noqa: E731
+        call = lambda m: objective.conditional(m, x, x, key, RENDERER.render, WIDE, floor).loss  # noqa: E731
         return jax.grad(call)(model).core.head.bias
 
     parameters = slice(3, 5)  # the mean of the pose
@@ -294,26 +335,43 @@ def test_empty_slots_keep_learning_where_something_might_be():
     np.testing.assert_allclose(slope(0.5)[parameters], slope(1.0)[parameters] / 2, rtol=1e-4)
 
 
+def test_patches_place_things_on_the_table_only():
+    config = replace(CONFIG, patch=2, patch_features=8, context=1)
+    model = InverseNetwork(THREE, config, jnp.zeros((SIDE, SIDE, 3)), jax.random.key(0))
+    far = eqx.tree_at(lambda m: m.core.propose.output.bias, model, replace_fn=lambda b: b + 1e3)
+    slots, _ = far.best(images()[0])
+    limits = np.array([p.limit for p in THREE.parameters])
+    np.testing.assert_allclose(slots.pose, np.tile(1.25 * limits, (3, 1)), rtol=1e-4)
+
+
 def test_patches_are_attended_to_one_after_the_other():
     config = replace(CONFIG, patch=2, patch_features=8, context=1)
-    core = PatchCore(config, 3, 5, 0, jax.random.key(0))
+    core = PatchCore(config, 3, 5, 0, (1, 2), jax.random.key(0))
+    core = eqx.tree_at(lambda c: c.propose.output.weight, core, replace_fn=lambda w: 5 * w)
     seen = jax.random.normal(jax.random.key(1), (SIDE, SIDE, 3))
-    prepared, taken, centres = core.prepare(seen), core.start(), []
+    prepared, taken = core.prepare(seen), core.start()
     for _ in range(3):
         before = taken
         omega, taken = core(prepared, taken, jnp.zeros(3))
         assert omega.shape == (5,)
-        weight = np.asarray(taken - before)
-        assert weight.sum() == pytest.approx(1, abs=1e-5)  # one place, and its neighbours
-        rows, columns = np.nonzero(weight > 1e-9)
-        assert np.ptp(rows) <= 2 and np.ptp(columns) <= 2
-        centres.append(int(weight.argmax()))
-    assert len(set(centres)) == 3  # what is taken is not taken again
+        assert np.all(taken >= before) and np.all(taken <= 1)
+        new = np.asarray((taken == 1) & (before < 1))  # what is taken is not taken again
+        assert 1 <= new.sum() < new.size / 2  # one, and those that propose the same thing
+
+
+def test_what_several_patches_propose_in_one_place_is_one_thing():
+    config = replace(CONFIG, patch=2, patch_features=8, context=1)
+    core = PatchCore(config, 3, 5, 0, (1, 2), jax.random.key(0))
+    alike = lambda w: w.at[2:4].set(0)  # noqa: E731  (the same place, whatever is seen)
+    core = eqx.tree_at(lambda c: c.propose.output.weight, core, replace_fn=alike)
+    seen = jax.random.normal(jax.random.key(1), (SIDE, SIDE, 3))
+    _, taken = core(core.prepare(seen), core.start(), jnp.zeros(3))
+    assert np.all(taken == 1)
 
 
 def test_a_patch_is_seen_alike_wherever_it_is():
     config = replace(CONFIG, patch=2, patch_features=8, context=1)
-    core = PatchCore(config, 3, 5, 0, jax.random.key(0))
+    core = PatchCore(config, 3, 5, 0, (1, 2), jax.random.key(0))
     image = np.zeros((SIDE, SIDE, 3), np.float32)
     image[2:4, 2:4] = 1
     _, one = core.prepare(jnp.asarray(image))
@@ -504,7 +562,7 @@ def test_training_learns_to_find_several_things():
     config = InverseConfig(
         steps=700, eval_every=700, batch=32, anneal=450, warmup=50, learning_rate=3e-3,
         scenes=4_000,
-        sigma_start=0.3, blur_start=6.0, temperature=30.0, bonus=5.0, cost=10.0, floor=0.5,
+        sigma_start=0.3, blur_start=6.0, bonus=5.0, cost=10.0, objective="conditional",
         model=NetworkConfig(
             hidden=32, input_size=16, likelihood_size=16, patch=4, patch_features=16, context=1
         ),

@@ -39,15 +39,15 @@ DRAW = ModelConfig(
 
 TABLETOP = InverseConfig(
     world="tabletop",
-    steps=8_000,
-    batch=64,
-    anneal=5_000,
+    steps=6_000,
+    batch=32,
+    anneal=4_000,
     rays=2,
     scenes=60_000,
     **SEVERAL,
     model=NetworkConfig(level=True, patch=4, hidden=256),
 )
-"""Several things: patches instead of the whole image, and a hot start (see docs/tabletop.md)."""
+"""Several things: patches instead of the whole image (see docs/tabletop.md)."""
 
 PRESETS = {
     "digits": Preset(
@@ -112,7 +112,7 @@ PRESETS = {
     ),
     "tabletop-camera": Preset(
         "the same, seen from an unknown angle, which is inferred as well",
-        replace(TABLETOP, world="tabletop-camera"),
+        replace(TABLETOP, world="tabletop-camera", all_around=False),
     ),
 }
 

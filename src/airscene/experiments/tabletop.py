@@ -110,8 +110,10 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
 def jobs(seeds: int) -> dict[str, InverseConfig]:
     """Every model to train, by the name of its run folder."""
     air: InverseConfig = replace(preset("tabletop"), seeds=seeds)
-    # Labels in an arbitrary order are ambiguous: its sd must be free to say so.
-    supervised = replace(air, objective="supervised", model=replace(air.model, most_sd=2.0))
+    # Labels in an arbitrary order are ambiguous: its sd must be free to say so. Where there is an
+    # order, steps must know their place in it.
+    told = replace(air.model, most_sd=2.0, numbered=True)
+    supervised = replace(air, objective="supervised", model=told)
     return {
         "air": air,
         "supervised": supervised,

@@ -19,6 +19,9 @@ class NetworkConfig:
     """patch: features of each."""
     context: int = 2
     """patch: layers in which a patch sees its neighbours."""
+    numbered: bool = False
+    """Tell each step which it is: for labels, which have an order. Without it, steps differ only by
+    what is taken already, and what one of them learns, all do."""
     input_size: int = 32
     """Side in pixels of the image that the network sees."""
     channels: int = 3
@@ -85,11 +88,12 @@ class InverseConfig:
     eval_every: int = 1_000
     """Steps between looks at the held-out scenes."""
 
-    objective: Literal["enumerate", "score", "supervised"] = "enumerate"
-    """Presence and kind: summed out, slot by slot; sampled with the score function and a
-    leave-one-out baseline; or all of the scene learned from its true parameters (a baseline)."""
-    floor: float = 0.0
-    """enumerate: what a slot that is probably empty still learns of kind and pose, at least, as a
+    objective: Literal["enumerate", "conditional", "score", "supervised"] = "enumerate"
+    """Presence and kind: summed out, slot by slot; learned as what they are given the other slots
+    (for several things); sampled with the score function and a leave-one-out baseline; or all of
+    the scene learned from its true parameters (a baseline)."""
+    floor: float = 0.5
+    """conditional: what a slot that is probably empty still learns of kind and pose, at least, as a
     share of what it would if something were there."""
     samples: int = 2
     """score: samples of each image."""
@@ -105,21 +109,18 @@ class InverseConfig:
     blur_start: float = 4.0
     """The likelihood's blur at the first step: wide, so that things attract one another."""
     all_around: bool = False
-    """enumerate: turn things all around to see which way is better, at first, then ever less: for
+    """Turn things all around to see which way is better, at first, then ever less: for
     an angle that shows only when it is nearly right, such as a handle's. Three times as many
     renders for each such angle."""
-    temperature: float = 1.0
-    """enumerate: of presence and kind at the first step: above 1, they stay soft while poses are
-    still poor. Else the kind that is least in the way wins, for good."""
     bonus: float = 10.0
     """Nats that a thing is worth at the first step: else nothing is drawn where poses are poor."""
     cost: float = 0.0
     """Nats that a thing costs in the end, beside what the prior says: else two of a kind may stay
     in one place, where the second changes nothing."""
     anneal: int = 4_000
-    """Steps over which sigma and blur narrow, and the temperature falls, geometrically, to what
-    they are in the end, angles are compared in ever smaller steps, and the bonus turns into the
-    cost. At most three quarters of all."""
+    """Steps over which sigma and blur narrow, geometrically, to what they are in the end, angles
+    are compared in ever smaller steps, and the bonus turns into the cost. At most three quarters
+    of all."""
     randomise: bool = False
     """Show scenes in random colours, sizes and lights, and compare what is drawn with the same
     scenes as they usually look: for pictures that a renderer has not made."""
@@ -132,7 +133,7 @@ class InverseConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps", "seeds", "batch", "eval_every", "scenes")
-        require_positive(self, "learning_rate", "sigma_start", "blur_start", "temperature")
+        require_positive(self, "learning_rate", "sigma_start", "blur_start")
         require(0 <= self.floor <= 1, f"floor must lie between 0 and 1, not {self.floor}")
         require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays")
         require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
@@ -141,11 +142,10 @@ class InverseConfig:
 
 
 SEVERAL: dict[str, Any] = {
+    "objective": "conditional",
     "learning_rate": 1e-3,
     "all_around": True,
-    "temperature": 30.0,
     "bonus": 5.0,
     "cost": 10.0,
-    "floor": 0.5,
 }
-"""What finding several things takes, beside patches: a hot start."""
+"""What finding several things takes, beside patches."""

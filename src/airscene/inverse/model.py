@@ -25,8 +25,14 @@ from airscene.renderers import Slots, box_average
 CONTRAST = 8.0
 """What brings the few pixels of a thing to the size that networks expect."""
 
-TAKEN = 20.0
+TAKEN = 50.0
 """What a patch that is taken scores less."""
+
+SAME = 0.25
+"""What is proposed at most so far apart, in the prior's sds, is one thing."""
+
+REACH = 1.25
+"""How far patches can place a thing, in a parameter's limits: nothing hides off the table."""
 
 CLOSE = 0.625
 """Side of a close look, relative to the image's: a thing, its handle, and some space around."""
@@ -79,9 +85,9 @@ class WholeCore(eqx.Module):
 class PatchCore(eqx.Module):
     """The same small network on every patch of the image and its neighbours: attend, infer, repeat.
 
-    Every patch proposes a thing, and scores it; the best one and its neighbours choose. In the next
-    step, they are known to be taken. Which way the thing is turned, if that can be seen, is read
-    from a close look at the image around them.
+    Every patch proposes a thing. The one that is most certain of it is attended to; it and its
+    neighbours, each with a weight, have a say. In the next step, they are taken. Which way the
+    thing is turned, if that can be seen, is read from a close look at the image around them.
     """
 
     embed: PatchEmbedding
@@ -89,12 +95,21 @@ class PatchCore(eqx.Module):
     propose: MLP
     turn: MLP | None
     side: int = eqx.field(static=True)
+    places: tuple[int, ...] = eqx.field(static=True)
+    """Where in omega the place of a thing is."""
 
     def __init__(
-        self, config: NetworkConfig, others: int, outputs: int, turns: int, key: Key[Array, ""]
+        self,
+        config: NetworkConfig,
+        others: int,
+        outputs: int,
+        turns: int,
+        places: tuple[int, ...],
+        key: Key[Array, ""],
     ):
         keys, features = jax.random.split(key, 4), config.patch_features
         self.side = config.input_size // config.patch
+        self.places = places
         self.embed = PatchEmbedding(config.patch, config.channels, features, keys[0])
         self.context = [
             eqx.nn.Linear(9 * features, features, key=k)
@@ -129,20 +144,23 @@ class PatchCore(eqx.Module):
         known = jnp.stack([2 * u, 2 * v, h, near], axis=-1)
         wide = jnp.broadcast_to(others, (n, n, len(others)))
         proposals = each(self.propose, jnp.concatenate([features, known, wide], axis=-1))
-        score = proposals[..., 0] - TAKEN * h
-        best = jnp.argmax(score)
-        row, column = best // n, best % n
+        say, logit = proposals[..., 0] - TAKEN * h, proposals[..., 1] - TAKEN * h
+        row, column = jnp.divmod(jnp.argmax(logit), n)
         at_hand = (jnp.abs(jnp.arange(n) - row)[:, None] <= 1) & (
             jnp.abs(jnp.arange(n) - column) <= 1
         )
-        weight = jax.nn.softmax(jnp.where(at_hand, score, -jnp.inf).ravel()).reshape(n, n)
-        omega = jnp.einsum("rc,rco->o", weight, proposals[..., 1:])
+        weight = jax.nn.softmax(jnp.where(at_hand, say, -jnp.inf).ravel()).reshape(n, n)
+        said = proposals[..., 1:]
+        omega = found = jnp.einsum("rc,rco->o", weight, said)
         if self.turn is not None:
             centre = jax.lax.stop_gradient(jnp.array([jnp.sum(weight * u), jnp.sum(weight * v)]))
             side = self._close(len(x))
             close = read(x, jnp.array([side / len(x), *centre]), side)
             omega = jnp.concatenate([omega, self.turn(close.ravel())])
-        return omega, jnp.minimum(h + weight, 1.0)
+        # What other patches propose in the same place is the same thing.
+        same = jnp.linalg.norm((said - found)[..., np.array(self.places)], axis=-1) < SAME
+        taken = jnp.maximum(h, weight / jnp.max(weight)).at[row, column].set(1.0)
+        return omega, jax.lax.stop_gradient(jnp.where(same, 1.0, taken))
 
 
 class InverseNetwork(eqx.Module):
@@ -159,16 +177,20 @@ class InverseNetwork(eqx.Module):
     def __init__(self, problem: Problem, config: NetworkConfig, usual: Image, key: Key[Array, ""]):
         self.problem, self.config, self.usual = problem, config, usual
         self.camera, others = None, self._z_size
-        if problem.slots > 1:
+        if config.numbered:
             others += problem.slots
         if problem.camera is not None:
             key, key_camera = jax.random.split(key)
             pixels = config.input_size**2 * config.channels
             self.camera = MLP(pixels, config.hidden, 2, key_camera)
             others += 1
-        core = PatchCore if config.patch else WholeCore
-        outputs = 1 + len(problem.kinds) + 2 * len(problem.parameters)
-        self.core = core(config, others, outputs, 2 * problem.rounds, key)
+        first, turns = 1 + len(problem.kinds), 2 * problem.rounds
+        outputs = first + 2 * len(problem.parameters)
+        if config.patch:
+            places = tuple(first + i for i, p in enumerate(problem.parameters) if not p.period)
+            self.core = PatchCore(config, others, outputs, turns, places, key)
+        else:
+            self.core = WholeCore(config, others, outputs, turns, key)
 
     @property
     def _z_size(self) -> int:
@@ -200,7 +222,7 @@ class InverseNetwork(eqx.Module):
     ) -> tuple[Omega, Any]:
         """Slot i: the image as the core has prepared it, what it knows, the slot before."""
         others = [z]
-        if self.problem.slots > 1:
+        if self.config.numbered:
             others.append(jax.nn.one_hot(i, self.problem.slots))
         if z_camera is not None:
             others.append(z_camera)
@@ -209,6 +231,9 @@ class InverseNetwork(eqx.Module):
         logit, kind, mean, sd, turns = jnp.split(
             omega, np.cumsum([1, kinds, *[len(self.problem.parameters)] * 2])
         )
+        if self.config.patch:
+            most = REACH * np.array([p.limit / p.sd for p in self.problem.parameters], np.float32)
+            mean = jnp.asarray(most) * jnp.tanh(mean / most)
         where = Normal(self._turned(mean, turns), self._bounded(sd))
         return Omega(logit[0], jax.nn.log_softmax(kind), where), h
 

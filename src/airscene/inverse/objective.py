@@ -1,8 +1,9 @@
-"""The likelihood, and three objectives for a batch of images.
+"""The likelihood, and four objectives for a batch of images.
 
-`enumerate` sums presence and kind out, slot by slot. `score` samples them and uses the score
-function with a leave-one-out baseline over several samples (the paper's kind of estimator).
-`supervised` is the paper's baseline: the true parameters' log-probability.
+`enumerate` sums presence and kind out, slot by slot. `conditional` has every slot learn what it had
+better be, given the others: where there are several, it gets stuck less. `score` samples presence
+and kind, and uses the score function with a leave-one-out baseline over several samples (the
+paper's kind of estimator). `supervised` is the paper's baseline: the log-probability of the truth.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from airscene.renderers import Slots
 Images = Float[Array, "batch side side channels"]
 Render = Callable[[Slots], Images]
 
+CERTAIN = 2.0
+"""What presence and kind count beside poses, in units of sigma squared (`conditional`)."""
+
 
 class Likelihood(eqx.Module):
     """Both images blurred, then a Gaussian with one sd for every pixel (appendix I)."""
@@ -29,8 +33,6 @@ class Likelihood(eqx.Module):
     """Sd of the blur, in pixels of a 32-pixel image."""
     bonus: Float[Array, ""] | float = 0.0
     """Nats that a thing which is there is worth: above 0 only early in training."""
-    temperature: Float[Array, ""] | float = 1.0
-    """Of presence and kind: above 1, early in training, their entropy counts for more."""
     coarse: Float[Array, ""] | float | None = None
     """Steps in which angles are compared: from 1, an eighth of a turn, to 0, a parameter's own;
     None for central differences."""
@@ -68,7 +70,6 @@ def enumerated(
     key: Key[Array, ""],
     render: Render,
     likelihood: Likelihood,
-    floor: float = 0.0,
     gradient: bool = True,
 ) -> Objective:
     """Minus the ELBO, with presence and kind of each slot summed out, given those of the others.
@@ -77,27 +78,135 @@ def enumerated(
 
     Slots are independent given the image. So each in turn can be everything that it can be, while
     the others are as they were drawn: for one slot the exact sum, for several one with little
-    noise. Each pose's gradient is that of the log-likelihood, by central differences, with a thing
-    there, of the kind that was drawn; it counts as much as it is probable that something is there,
-    and at least `floor`, so that empty slots keep learning where something might be.
+    noise. Each pose's gradient is that of the log-likelihood, by differences, with a thing there,
+    of the kind that was drawn.
+    """
+    elbo = jnp.mean(_compare(model, x, y, key, render, likelihood, gradient).elbo())
+    return Objective(-elbo, elbo)
+
+
+def conditional(
+    model: InverseNetwork,
+    x: Images,
+    y: Images,
+    key: Key[Array, ""],
+    render: Render,
+    likelihood: Likelihood,
+    floor: float,
+) -> Objective:
+    """Each slot learns what it had better be, given the image and the others as they were drawn.
+
+    That is known: all that the slot can be has been compared. The gradient of the ELBO would be
+    next to nothing where a slot is sure and wrong, so that it stays wrong; that of a cross-entropy
+    is largest there. Poses climb the ELBO, as in `enumerated`, as much as it is probable that
+    something is there, and at least `floor`, so that empty slots keep learning where something
+    might be.
+    """
+    found = _compare(model, x, y, key, render, likelihood, as_found=True)
+    known, pose = found.cross_entropy(floor), found.climb(floor)
+    loss = jnp.mean(CERTAIN / likelihood.sigma**2 * known - pose)
+    return Objective(loss, jnp.mean(found.elbo()))
+
+
+class Comparison(eqx.Module):
+    """What each slot could be, compared, for a batch of images; the others are as drawn."""
+
+    q: Omega
+    cases: Float[Array, "batch slots cases"]
+    """Log-likelihoods with nothing in a slot, then with a thing of each kind."""
+    ahead: Float[Array, "batch slots"]
+    """Nothing, with the gradient of the log-likelihood in each pose."""
+    turn: Float[Array, " batch"]
+    """Nothing, with that in the camera's angle."""
+    bonus: Float[Array, ""] | float
+    problem: Problem = eqx.field(static=True)
+
+    def elbo(self) -> Float[Array, " batch"]:
+        """An estimate, and its gradient."""
+        (yes, log_yes), (no, log_no) = self._presence()
+        thing, nothing = self._worth()
+        elbo = yes * (thing + self.ahead - log_yes) + no * (nothing - log_no)
+        kinds = jnp.sum(jnp.exp(self.q.log_kind) * self.cases[..., 1:], axis=-1) + self.bonus
+        expected = jax.lax.stop_gradient(yes * kinds + no * self.cases[..., 0])
+        # Every slot's sum estimates the same likelihood: each has its gradient, but it counts once.
+        return jnp.sum(elbo - expected, axis=1) + jnp.mean(expected, axis=1) + self._camera()
+
+    def cross_entropy(self, floor: float) -> Float[Array, " batch"]:
+        """From the presence and the kind at which each slot's ELBO is largest, to those of q."""
+        (_, log_yes), (_, log_no) = self._presence()
+        thing, nothing = self._worth()
+        kind = jax.lax.stop_gradient(jax.nn.softmax(self.cases[..., 1:]))
+        there = jax.lax.stop_gradient(jax.nn.sigmoid(thing - nothing))
+        presence = there * log_yes + (1 - there) * log_no
+        what = self._learns(floor) * jnp.sum(kind * self.q.log_kind, axis=-1)
+        return -jnp.sum(presence + what, axis=1)
+
+    def climb(self, floor: float) -> Float[Array, " batch"]:
+        """The part of the ELBO that poses and the camera have; of its value, not all."""
+        poses = self._learns(floor) * (self.ahead - self._kl_where())
+        return jnp.sum(poses, axis=1) + self._camera()
+
+    def _learns(self, floor: float) -> Float[Array, "batch slots"]:
+        (yes, _), _ = self._presence()
+        return jnp.maximum(jax.lax.stop_gradient(yes), floor)
+
+    def _presence(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """The probability that something is there, and its logarithm; then that nothing is."""
+        logit = self.q.logit
+        if self.problem.presence == 1:
+            one, zero = jnp.ones_like(logit), jnp.zeros_like(logit)
+            return (one, zero), (zero, zero)
+        yes, no = ((jax.nn.sigmoid(v), jax.nn.log_sigmoid(v)) for v in (logit, -logit))
+        return yes, no
+
+    def _worth(self) -> tuple[Float[Array, "batch slots"], Float[Array, "batch slots"]]:
+        """What a thing in a slot is worth, in nats, of whatever kind it may be; and nothing."""
+        log_kind, p = self.q.log_kind, self.problem.presence
+        kinds = self.cases[..., 1:] - log_kind - np.log(log_kind.shape[-1])
+        thing = jnp.sum(jnp.exp(log_kind) * kinds, axis=-1) + self.bonus - self._kl_where()
+        return thing + np.log(p), self.cases[..., 0] + (np.log1p(-p) if p < 1 else 0.0)
+
+    def _kl_where(self) -> Float[Array, "batch slots"]:
+        return self.q.where.kl(self.problem.periods)
+
+    def _camera(self) -> Float[Array, " batch"]:
+        return self.turn if self.q.camera is None else self.turn - self.q.camera.kl()
+
+
+def _compare(
+    model: InverseNetwork,
+    x: Images,
+    y: Images,
+    key: Key[Array, ""],
+    render: Render,
+    likelihood: Likelihood,
+    gradient: bool = True,
+    as_found: bool = False,
+) -> Comparison:
+    """Draw all slots, then render all that each could be instead, and poses close by.
+
+    as_found: slots are there if that is more probable than not, instead of now and then. Two that
+    have found the same thing do not come to terms otherwise, each there half of the time.
     """
     problem, keys = model.problem, jax.random.split(key, 4)
     best, q = jax.vmap(model.best)(x, jax.random.normal(keys[0], (len(x), 1)))
     pose = model.pose(q.where.at(jax.random.normal(keys[1], q.where.mean.shape)))
     kind = jax.random.categorical(keys[2], q.log_kind).astype(jnp.int32)
-    present = jnp.ones_like(q.logit)
-    if problem.presence < 1:
+    present = best.present
+    if problem.presence < 1 and not as_found:
         present = jax.random.bernoulli(keys[3], jax.nn.sigmoid(q.logit)).astype(jnp.float32)
     drawn = jax.lax.stop_gradient(Slots(present, kind, pose, best.camera))
     moves, weights = _stencil(problem, likelihood.coarse)
     scenes = [_cases(drawn, problem), *([_moved(drawn, problem, moves)] if gradient else [])]
     log_lik = _log_likelihoods(scenes, y, render, likelihood)
-    slopes, turn = _slopes(log_lik[1], problem, weights) if gradient else (0.0, None)
-    ahead = jnp.sum(slopes * _only_gradient(pose), axis=-1)
-    elbo = _elbo(q, problem, log_lik[0], ahead, likelihood, floor)
-    if turn is not None and best.camera is not None:
-        elbo += turn * _only_gradient(best.camera)
-    return Objective(-jnp.mean(elbo), jnp.mean(elbo))
+    cases = log_lik[0].reshape(len(x), problem.slots, -1)
+    ahead, turn = jnp.zeros_like(q.logit), jnp.zeros(len(x))
+    if gradient:
+        slopes, slope = _slopes(log_lik[1], problem, weights)
+        ahead = jnp.sum(slopes * _only_gradient(pose), axis=-1)
+        if slope is not None and best.camera is not None:
+            turn = slope * _only_gradient(best.camera)
+    return Comparison(q, cases, ahead, turn, likelihood.bonus, problem)
 
 
 def _log_likelihoods(
@@ -109,29 +218,6 @@ def _log_likelihoods(
     images = jax.lax.stop_gradient(render(flat)).reshape(len(y), -1, *y.shape[1:])
     sizes = [s.present.shape[1] for s in scenes[:-1]]
     return jnp.split(likelihood(y[:, None], images), np.cumsum(sizes), axis=1)
-
-
-def _elbo(
-    q: Omega, problem: Problem, cases: Array, ahead: Array, likelihood: Likelihood, floor: float
-) -> Float[Array, " batch"]:
-    """The ELBO of each image, given the log-likelihoods of all cases; `ahead` is all gradient."""
-    hot, held, kinds = likelihood.temperature, jax.lax.stop_gradient, len(problem.kinds)
-    cases = cases.reshape(len(cases), problem.slots, kinds + 1)
-    yes, log_yes, q_kind = jnp.ones_like(q.logit), jnp.zeros_like(q.logit), jnp.exp(q.log_kind)
-    if problem.presence < 1:
-        yes, log_yes = jax.nn.sigmoid(q.logit), jax.nn.log_sigmoid(q.logit)
-    with_it = jnp.sum(q_kind * cases[..., 1:], axis=-1) + likelihood.bonus  # (batch, slots)
-    kl = hot * jnp.sum(q_kind * (q.log_kind + np.log(kinds)), axis=-1) + q.where.kl(problem.periods)
-    inside, expected = with_it - kl + ahead, yes * with_it
-    elbo = yes * (held(inside) - hot * (log_yes - np.log(problem.presence)))
-    elbo += jnp.maximum(held(yes), floor) * _only_gradient(inside)
-    if problem.presence < 1:
-        no, log_no = jax.nn.sigmoid(-q.logit), jax.nn.log_sigmoid(-q.logit)
-        elbo += no * (cases[..., 0] - hot * (log_no - np.log1p(-problem.presence)))
-        expected += no * cases[..., 0]
-    # Every slot's sum estimates the same likelihood: each has its gradient, but it counts once.
-    elbo = jnp.sum(elbo - held(expected), axis=1) + jnp.mean(held(expected), axis=1)
-    return elbo if q.camera is None else elbo - q.camera.kl()
 
 
 def _only_gradient(value: Array) -> Array:

@@ -192,7 +192,7 @@ class InverseTrainer:
                 yield InverseProgress(step, current, seen)
 
     def likelihood(self, step: Any) -> Likelihood:
-        """Wide and hot at first, then narrower and cooler, geometrically, down to the model's own.
+        """Wide at first, then narrower, geometrically, down to the model's own.
 
         With the narrow one from the start, kinds freeze before the poses are right.
         """
@@ -202,7 +202,6 @@ class InverseTrainer:
             sigma=m.sigma * (c.sigma_start / m.sigma) ** left,
             blur=m.blur * (c.blur_start / m.blur) ** left,
             bonus=c.bonus * left - c.cost * (1 - left),
-            temperature=c.temperature**left,
             coarse=left if c.all_around else None,
         )
 
@@ -214,7 +213,9 @@ class InverseTrainer:
         if c.objective == "supervised":
             return objective.supervised(model, x, batch.truth)
         if c.objective == "enumerate":
-            found = objective.enumerated(model, x, y, key, self.renderer, likelihood, c.floor)
+            found = objective.enumerated(model, x, y, key, self.renderer, likelihood)
+        elif c.objective == "conditional":
+            found = objective.conditional(model, x, y, key, self.renderer, likelihood, c.floor)
         else:
             found = objective.scored(model, x, y, key, self._render, likelihood, c.samples)
         # In units of sigma squared the gradient keeps its size while sigma falls.
