@@ -223,12 +223,14 @@ def every_scene(problem):
     return list(itertools.product(range(-1, len(problem.kinds)), repeat=problem.slots))
 
 
-@pytest.mark.parametrize("settings", [{}, {"patch": 2, "patch_features": 8, "context": 1}])
-def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings):
+@pytest.mark.parametrize(
+    ("settings", "bonus"), [({}, 2.0), ({"patch": 2, "patch_features": 8, "context": 1}, 0.0)]
+)
+def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings, bonus):
     """The expectation over all that can be drawn must be the exact ELBO, and its gradient."""
     usual, config = jnp.full((SIDE, SIDE, 3), 0.1), replace(CONFIG, **settings)
     model = InverseNetwork(THREE, config, usual, jax.random.key(2))
-    x, key = images(4, scenes=1), jax.random.key(5)
+    x, key, likelihood = images(4, scenes=1), jax.random.key(5), Likelihood(0.5, 2.0, bonus)
     pose_key = jax.random.split(key, 4)[1]
 
     def chances(model):
@@ -248,7 +250,7 @@ def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings):
             y = RENDERER.render(Slots(there, jnp.maximum(case - 1, 0)[None], pose))[0]
             log_each = log_q[np.arange(3), case]
             value = WIDE(x[0], y) + jnp.sum(log_p[case] - log_each - there[0] * kl)
-            return jnp.exp(jnp.sum(log_each)) * value
+            return jnp.exp(jnp.sum(log_each)) * (value + bonus * jnp.sum(there))
 
         return jnp.sum(jax.vmap(weighted)(jnp.array(every_scene(THREE)) + 1))
 
@@ -259,7 +261,7 @@ def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings):
         nothing, kinds_q = log_q[:, 0], jax.nn.log_softmax(log_q[:, 1:])
         log_drawn = jnp.where(there, jnp.log1p(-jnp.exp(nothing)), nothing)
         chance = jnp.exp(jnp.sum(log_drawn + kinds_q[np.arange(3), kind]))
-        loss = objective.enumerated(model, x, x, key, RENDERER.render, WIDE).loss
+        loss = objective.enumerated(model, x, x, key, RENDERER.render, likelihood).loss
         return -jax.lax.stop_gradient(chance) * loss
 
     drawn = list(itertools.product(*[(0, 1)] * 6))
@@ -280,7 +282,7 @@ def compared(logit, log_kind, cases, problem=THREE):
 
 
 def test_slots_learn_what_they_are_given_the_others():
-    """The exact posterior of every case by Bayes' rule: there, the cross-entropy is least."""
+    """The exact posterior of every case by Bayes' rule: the fixed point of what they learn."""
     rng = np.random.default_rng(0)
     cases = rng.normal(size=(1, 3, 3)) * 2
     joint = np.exp(cases) * np.array([1 - THREE.presence, *[THREE.presence / 2] * 2])
@@ -348,7 +350,7 @@ def test_patches_place_things_on_the_table_only():
 
 def test_patches_are_attended_to_one_after_the_other():
     config = replace(CONFIG, patch=2, patch_features=8, context=1)
-    core = PatchCore(config, 3, 5, 0, (1, 2), jax.random.key(0))
+    core = PatchCore(config, 3, 5, 0, (1, 2), False, jax.random.key(0))
     core = eqx.tree_at(lambda c: c.propose.output.weight, core, replace_fn=lambda w: 5 * w)
     seen = jax.random.normal(jax.random.key(1), (SIDE, SIDE, 3))
     prepared, taken = core.prepare(seen), core.start()
@@ -363,7 +365,7 @@ def test_patches_are_attended_to_one_after_the_other():
 
 def test_what_several_patches_propose_in_one_place_is_one_thing():
     config = replace(CONFIG, patch=2, patch_features=8, context=1)
-    core = PatchCore(config, 3, 5, 0, (1, 2), jax.random.key(0))
+    core = PatchCore(config, 3, 5, 0, (1, 2), False, jax.random.key(0))
     alike = lambda w: w.at[2:4].set(0)  # noqa: E731  (the same place, whatever is seen)
     core = eqx.tree_at(lambda c: c.propose.output.weight, core, replace_fn=alike)
     seen = jax.random.normal(jax.random.key(1), (SIDE, SIDE, 3))
@@ -371,9 +373,46 @@ def test_what_several_patches_propose_in_one_place_is_one_thing():
     assert np.all(taken == 1)
 
 
+def test_attention_is_learned_where_things_are_always_there():
+    """Presence has no gradient then, so it must not be what decides."""
+    config, x = replace(CONFIG, patch=2, patch_features=8, context=1), images(4, scenes=1)
+    usual, problem = jnp.full((SIDE, SIDE, 3), 0.1), replace(THREE, presence=1.0)
+    model = InverseNetwork(problem, config, usual, jax.random.key(2))
+    assert isinstance(model.core, PatchCore) and model.core.always
+
+    def loss(m):
+        return objective.conditional(m, x, x, jax.random.key(0), RENDERER.render, WIDE, 0.5).loss
+
+    say, logit = jax.grad(loss)(model).core.propose.output.weight[:2]
+    assert np.abs(say).max() > 1e-3 and np.all(logit == 0)
+    likely = eqx.tree_at(
+        lambda m: m.core.propose.output.bias, model, replace_fn=lambda b: b.at[1].add(9)
+    )
+    for a, b in zip(*(jax.tree.leaves(m.best(x[0])[0]) for m in (model, likely)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_things_that_only_turn_have_no_place():
+    turns = (Parameter("angle", 1.8, 0.1, np.pi, period=2 * np.pi),)
+    config = replace(CONFIG, patch=2, patch_features=8, context=1)
+    problem = replace(THREE, parameters=turns)
+    model = InverseNetwork(problem, config, jnp.zeros((SIDE, SIDE, 3)), jax.random.key(0))
+    slots, _ = model.best(images()[0])
+    assert slots.pose.shape == (3, 1) and np.all(np.isfinite(slots.pose))
+
+
+def test_steps_know_their_numbers_if_they_are_told():
+    model = InverseNetwork(
+        THREE, replace(CONFIG, numbered=True), jnp.zeros((SIDE, SIDE, 3)), jax.random.key(0)
+    )
+    prepared, (h, z) = model.core.prepare(model.seen(images()[0])), model.start()
+    first, second = (model.step(i, prepared, h, z, None)[0].logit for i in (0, 1))
+    assert first != second
+
+
 def test_a_patch_is_seen_alike_wherever_it_is():
     config = replace(CONFIG, patch=2, patch_features=8, context=1)
-    core = PatchCore(config, 3, 5, 0, (1, 2), jax.random.key(0))
+    core = PatchCore(config, 3, 5, 0, (1, 2), False, jax.random.key(0))
     image = np.zeros((SIDE, SIDE, 3), np.float32)
     image[2:4, 2:4] = 1
     _, one = core.prepare(jnp.asarray(image))

@@ -27,9 +27,10 @@ from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.model import AIR
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """1: omega's network lay beside the core; now each core has its own. 2: networks that invert a
-renderer had no core."""
+renderer had no core. 3: all their angles had outputs for a direction. 4: their steps had numbers,
+and patches another attention."""
 
 T = TypeVar("T")
 
@@ -162,6 +163,13 @@ def _load(path: Path, arrays: bool = True) -> tuple[dict[str, np.ndarray], dict[
                 stored = {own.sub(r"core.\1.", name): a for name, a in stored.items()}
             if header.get("version", 0) < 4 and "problem" in header:
                 stored = _without_turns(stored, header["problem"])
+            if header.get("version", 0) < 5 and "problem" in header:
+                if header["model"].get("patch"):
+                    raise AirsceneError(
+                        f"{path} is from an older airscene, whose patches worked in another way: "
+                        "train it again"
+                    )
+                header["model"]["numbered"] = header["problem"]["slots"] > 1
             return stored, header
     except (SafetensorError, ValueError, TypeError) as error:
         raise AirsceneError(f"{path} is damaged or not a safetensors file: {error}") from None

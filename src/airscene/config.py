@@ -344,7 +344,9 @@ def from_dict(cls: type[T], values: Any) -> T:
     hints = typing.get_type_hints(cls)
     unknown = sorted(set(values) - set(hints))
     if unknown:
-        raise AirsceneError(f"unknown setting {unknown[0]!r} (written by a newer airscene?)")
+        raise AirsceneError(
+            f"unknown setting {unknown[0]!r} (written by another version of airscene?)"
+        )
     return cls(**{name: _coerce(hints[name], value, name) for name, value in values.items()})
 
 

@@ -20,8 +20,8 @@ class NetworkConfig:
     context: int = 2
     """patch: layers in which a patch sees its neighbours."""
     numbered: bool = False
-    """Tell each step which it is: for labels, which have an order. Without it, steps differ only by
-    what is taken already, and what one of them learns, all do."""
+    """Tell each step which it is: for labels, which have an order. Without it, a step knows only
+    what was found before."""
     input_size: int = 32
     """Side in pixels of the image that the network sees."""
     channels: int = 3
@@ -89,9 +89,10 @@ class InverseConfig:
     """Steps between looks at the held-out scenes."""
 
     objective: Literal["enumerate", "conditional", "score", "supervised"] = "enumerate"
-    """Presence and kind: summed out, slot by slot; learned as what they are given the other slots
-    (for several things); sampled with the score function and a leave-one-out baseline; or all of
-    the scene learned from its true parameters (a baseline)."""
+    """enumerate: presence and kind are summed out, slot by slot. conditional, for several things:
+    each slot learns what it had better be, given the others. score: presence and kind are sampled,
+    with the score function and a leave-one-out baseline. supervised, a baseline: from the true
+    parameters; for several things it needs --numbered and --most-sd 2."""
     floor: float = 0.5
     """conditional: what a slot that is probably empty still learns of kind and pose, at least, as a
     share of what it would if something were there."""
@@ -109,9 +110,9 @@ class InverseConfig:
     blur_start: float = 4.0
     """The likelihood's blur at the first step: wide, so that things attract one another."""
     all_around: bool = False
-    """Turn things all around to see which way is better, at first, then ever less: for
-    an angle that shows only when it is nearly right, such as a handle's. Three times as many
-    renders for each such angle."""
+    """enumerate, conditional: turn things all around to see which way is better, at first, then
+    ever less: for an angle that shows only when it is nearly right, such as a handle's. Three times
+    as many renders for each such angle."""
     bonus: float = 10.0
     """Nats that a thing is worth at the first step: else nothing is drawn where poses are poor."""
     cost: float = 0.0
@@ -148,4 +149,4 @@ SEVERAL: dict[str, Any] = {
     "bonus": 5.0,
     "cost": 10.0,
 }
-"""What finding several things takes, beside patches."""
+"""What finding several things takes, beside patches (`NetworkConfig.patch`)."""

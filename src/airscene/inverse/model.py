@@ -26,10 +26,10 @@ CONTRAST = 8.0
 """What brings the few pixels of a thing to the size that networks expect."""
 
 TAKEN = 50.0
-"""What a patch that is taken scores less."""
+"""By how much a patch that is taken is less certain."""
 
 SAME = 0.25
-"""What is proposed at most so far apart, in the prior's sds, is one thing."""
+"""What is proposed so close together, in the prior's sds before they are bounded, is one thing."""
 
 REACH = 1.25
 """How far patches can place a thing, in a parameter's limits: nothing hides off the table."""
@@ -85,9 +85,11 @@ class WholeCore(eqx.Module):
 class PatchCore(eqx.Module):
     """The same small network on every patch of the image and its neighbours: attend, infer, repeat.
 
-    Every patch proposes a thing. The one that is most certain of it is attended to; it and its
-    neighbours, each with a weight, have a say. In the next step, they are taken. Which way the
-    thing is turned, if that can be seen, is read from a close look at the image around them.
+    Every patch proposes a thing. The one that is most certain of it is attended to (where things
+    are always there, the one that has most say); it and its neighbours, each with a weight, have a
+    say. In the next step they are taken, with those that propose the same: no gradient flows
+    through that. Which way the thing is turned, if that can be seen, is read from a close look at
+    the image around them.
     """
 
     embed: PatchEmbedding
@@ -96,7 +98,9 @@ class PatchCore(eqx.Module):
     turn: MLP | None
     side: int = eqx.field(static=True)
     places: tuple[int, ...] = eqx.field(static=True)
-    """Where in omega the place of a thing is."""
+    """Where in omega the parameters on a line are: a thing's place."""
+    always: bool = eqx.field(static=True)
+    """Whether a thing is always there, so that presence says nothing."""
 
     def __init__(
         self,
@@ -105,11 +109,12 @@ class PatchCore(eqx.Module):
         outputs: int,
         turns: int,
         places: tuple[int, ...],
+        always: bool,
         key: Key[Array, ""],
     ):
         keys, features = jax.random.split(key, 4), config.patch_features
         self.side = config.input_size // config.patch
-        self.places = places
+        self.places, self.always = places, always
         self.embed = PatchEmbedding(config.patch, config.channels, features, keys[0])
         self.context = [
             eqx.nn.Linear(9 * features, features, key=k)
@@ -145,7 +150,7 @@ class PatchCore(eqx.Module):
         wide = jnp.broadcast_to(others, (n, n, len(others)))
         proposals = each(self.propose, jnp.concatenate([features, known, wide], axis=-1))
         say, logit = proposals[..., 0] - TAKEN * h, proposals[..., 1] - TAKEN * h
-        row, column = jnp.divmod(jnp.argmax(logit), n)
+        row, column = jnp.divmod(jnp.argmax(say if self.always else logit), n)
         at_hand = (jnp.abs(jnp.arange(n) - row)[:, None] <= 1) & (
             jnp.abs(jnp.arange(n) - column) <= 1
         )
@@ -157,10 +162,11 @@ class PatchCore(eqx.Module):
             side = self._close(len(x))
             close = read(x, jnp.array([side / len(x), *centre]), side)
             omega = jnp.concatenate([omega, self.turn(close.ravel())])
-        # What other patches propose in the same place is the same thing.
-        same = jnp.linalg.norm((said - found)[..., np.array(self.places)], axis=-1) < SAME
         taken = jnp.maximum(h, weight / jnp.max(weight)).at[row, column].set(1.0)
-        return omega, jax.lax.stop_gradient(jnp.where(same, 1.0, taken))
+        if self.places:  # what other patches propose in the same place is the same thing
+            apart = jnp.linalg.norm((said - found)[..., np.array(self.places)], axis=-1)
+            taken = jnp.where(apart < SAME, 1.0, taken)
+        return omega, jax.lax.stop_gradient(taken)
 
 
 class InverseNetwork(eqx.Module):
@@ -188,7 +194,8 @@ class InverseNetwork(eqx.Module):
         outputs = first + 2 * len(problem.parameters)
         if config.patch:
             places = tuple(first + i for i, p in enumerate(problem.parameters) if not p.period)
-            self.core = PatchCore(config, others, outputs, turns, places, key)
+            always = problem.presence == 1
+            self.core = PatchCore(config, others, outputs, turns, places, always, key)
         else:
             self.core = WholeCore(config, others, outputs, turns, key)
 

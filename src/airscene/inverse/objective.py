@@ -21,7 +21,7 @@ from airscene.renderers import Slots
 Images = Float[Array, "batch side side channels"]
 Render = Callable[[Slots], Images]
 
-CERTAIN = 2.0
+KNOWN = 2.0
 """What presence and kind count beside poses, in units of sigma squared (`conditional`)."""
 
 
@@ -96,15 +96,18 @@ def conditional(
 ) -> Objective:
     """Each slot learns what it had better be, given the image and the others as they were drawn.
 
-    That is known: all that the slot can be has been compared. The gradient of the ELBO would be
-    next to nothing where a slot is sure and wrong, so that it stays wrong; that of a cross-entropy
-    is largest there. Poses climb the ELBO, as in `enumerated`, as much as it is probable that
-    something is there, and at least `floor`, so that empty slots keep learning where something
-    might be.
+    That is known, at the pose that was drawn: all that the slot can be has been compared. The
+    gradient of the ELBO would be next to nothing where a slot is sure and wrong, so that it stays
+    wrong; that of a cross-entropy is largest there. Poses climb the ELBO, as in `enumerated`. Kinds
+    and poses learn as much as it is probable that something is there, and at least `floor`, so that
+    empty slots keep learning where something might be. (Through what a step is told of the one
+    before, later slots move earlier ones a little.)
+
+    Its value is the ELBO as if the others were certain.
     """
     found = _compare(model, x, y, key, render, likelihood, as_found=True)
     known, pose = found.cross_entropy(floor), found.climb(floor)
-    loss = jnp.mean(CERTAIN / likelihood.sigma**2 * known - pose)
+    loss = jnp.mean(KNOWN / likelihood.sigma**2 * known - pose)
     return Objective(loss, jnp.mean(found.elbo()))
 
 
@@ -122,17 +125,17 @@ class Comparison(eqx.Module):
     problem: Problem = eqx.field(static=True)
 
     def elbo(self) -> Float[Array, " batch"]:
-        """An estimate, and its gradient."""
+        """Without bias, and so is its gradient, if the others were drawn from q."""
         (yes, log_yes), (no, log_no) = self._presence()
         thing, nothing = self._worth()
         elbo = yes * (thing + self.ahead - log_yes) + no * (nothing - log_no)
-        kinds = jnp.sum(jnp.exp(self.q.log_kind) * self.cases[..., 1:], axis=-1) + self.bonus
+        kinds = jnp.sum(jnp.exp(self.q.log_kind) * self.cases[..., 1:], axis=-1)
         expected = jax.lax.stop_gradient(yes * kinds + no * self.cases[..., 0])
         # Every slot's sum estimates the same likelihood: each has its gradient, but it counts once.
         return jnp.sum(elbo - expected, axis=1) + jnp.mean(expected, axis=1) + self._camera()
 
     def cross_entropy(self, floor: float) -> Float[Array, " batch"]:
-        """From the presence and the kind at which each slot's ELBO is largest, to those of q."""
+        """From the best kind, and the presence that is best at q's kinds, to what q says."""
         (_, log_yes), (_, log_no) = self._presence()
         thing, nothing = self._worth()
         kind = jax.lax.stop_gradient(jax.nn.softmax(self.cases[..., 1:]))
@@ -142,7 +145,7 @@ class Comparison(eqx.Module):
         return -jnp.sum(presence + what, axis=1)
 
     def climb(self, floor: float) -> Float[Array, " batch"]:
-        """The part of the ELBO that poses and the camera have; of its value, not all."""
+        """What poses and the camera climb; its value means nothing."""
         poses = self._learns(floor) * (self.ahead - self._kl_where())
         return jnp.sum(poses, axis=1) + self._camera()
 
