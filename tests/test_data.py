@@ -11,17 +11,34 @@ from airscene.config import DataConfig, ModelConfig
 from airscene.data import DATASETS, digits, make_scenes
 from airscene.data.digits import HELD_OUT, MNIST, embedded_digits
 from airscene.data.files import Source
-from airscene.data.scenes import as_float
+from airscene.data.scenes import CHUNK, Drawn, as_float
 from airscene.data.sprites import RADII
 from airscene.errors import AirsceneError
 
 CHANNELS = {"digits": 1, "mnist": 1, "sprites": 3}
 
 
-def scenes(dataset, count=50, *, counts=(0, 1, 2), height=50, width=50, held_out=False, seed=0):
+DIGESTS = {
+    "digits": "b6253b3d58e81506",
+    "sprites": "0cd94fee84d14a82",
+}
+"""Of 99 scenes of 1 or 3 objects, 60 by 70 pixels: models are trained on what these stand for."""
+
+
+def scenes(
+    dataset,
+    count=50,
+    *,
+    counts=(0, 1, 2),
+    height=50,
+    width=50,
+    held_out=False,
+    seed=0,
+    lazily=False,
+):
     data = DataConfig(dataset=dataset, counts=counts, scenes=count, data_seed=seed)
     model = ModelConfig(height=height, width=width, channels=CHANNELS.get(dataset, 1))
-    return make_scenes(data, model, held_out=held_out)
+    return make_scenes(data, model, held_out=held_out, lazily=lazily)
 
 
 def ink_box(mask):
@@ -56,6 +73,32 @@ def test_the_same_request_gives_the_same_scenes(dataset):
         np.testing.assert_array_equal(getattr(one, name), getattr(same, name))
     assert (one.images != scenes(dataset, seed=1).images).any()
     assert (one.images != scenes(dataset, held_out=True).images).any()
+
+
+@pytest.mark.parametrize("dataset", ["digits", "sprites"])
+def test_scenes_stay_what_they_are(dataset):
+    made = scenes(dataset, 99, counts=(1, 3), height=60, width=70, seed=5)
+    digest = hashlib.sha256(made.images.tobytes())
+    for array in (made.counts, made.boxes, made.labels):
+        digest.update(array.astype("<i8").tobytes())
+    assert digest.hexdigest()[:16] == DIGESTS[dataset]
+
+
+@pytest.mark.parametrize("dataset", ["digits", "sprites"])
+def test_images_that_are_drawn_when_asked_for_are_the_same(dataset):
+    total = CHUNK + 9
+    whole, lazy = (scenes(dataset, total, counts=(0, 2), lazily=flag) for flag in (False, True))
+    assert isinstance(whole.pixels, np.ndarray) and isinstance(lazy.pixels, Drawn)
+    for name in ("counts", "boxes", "labels"):
+        np.testing.assert_array_equal(getattr(lazy, name), getattr(whole, name))
+    assert len(lazy) == total and lazy.pixels.shape == whole.images.shape
+    parts = [slice(0, 7), slice(7, 7), slice(7, CHUNK + 3), slice(CHUNK + 3, 2 * CHUNK)]
+    drawn = [lazy.pixels[part] for part in parts]
+    assert [len(part) for part in drawn] == [7, 0, CHUNK - 4, 6]
+    np.testing.assert_array_equal(np.concatenate(drawn), whole.images)
+    np.testing.assert_array_equal(lazy.images, whole.images)
+    rows = np.array([total - 1, 3, 3])
+    np.testing.assert_array_equal(lazy.only(rows).images, whole.only(rows).images)
 
 
 @pytest.mark.parametrize("dataset", ["digits", "sprites"])
@@ -122,7 +165,7 @@ def test_held_out_digits_are_not_trained_on():
 
 
 def test_a_sprite_has_the_shape_and_the_colour_of_its_label():
-    made = scenes("sprites", 300, counts=(1,), height=40, width=52)
+    made = scenes("sprites", 3000, counts=(1,), height=40, width=52)
     shares = {0: [], 1: [], 2: []}
     for image, box, label in zip(made.images, made.boxes[:, 0], made.labels[:, 0], strict=True):
         x0, y0, x1, y1 = box

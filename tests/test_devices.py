@@ -20,11 +20,12 @@ from jax.sharding import Mesh
 from airscene import devices, runs, training
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import make_scenes
+from airscene.data.scenes import Drawn
 from airscene.errors import AirsceneError
 from airscene.labels import Labels, choose
 from airscene.presets import preset
-from airscene.processes import Team, find_team
-from airscene.tasks import make_task
+from airscene.processes import Team, connect, disband, find_team
+from airscene.tasks import Counting, make_task
 
 HERE = Path(__file__).parent
 TINY: dict[str, Any] = {
@@ -47,12 +48,23 @@ DATA = np.random.default_rng(0).integers(0, 255, (101, 50, 50, 1), np.uint8)
 ENVIRONMENT = {**os.environ, "COLUMNS": "120"}
 
 
+def called(call: str, count: int = 8) -> subprocess.Popen:
+    """A process with so many devices that calls a function of this file."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import test_devices; test_devices.{call}"],
+        env=ENVIRONMENT | flags,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=HERE,
+    )
+
+
 def on_eight(call: str) -> None:
     """Call a function of this file in a process with eight devices."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    command = [sys.executable, "-c", f"import test_devices; test_devices.{call}"]
-    end = subprocess.run(command, cwd=HERE, env=ENVIRONMENT | flags, capture_output=True, text=True)
-    assert end.returncode == 0, end.stderr
+    ((status, _, error),) = ends(called(call), seconds=None)
+    assert status == 0, error
 
 
 def close(a, b, rtol: float = 1e-3, atol: float = 1e-4) -> None:
@@ -270,9 +282,9 @@ def start_two(*words: str, cwd: Path) -> list[subprocess.Popen]:
     return [start(*words, str(i), cwd=folder) for i, folder in enumerate(folders)]
 
 
-def ends(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
+def ends(*processes: subprocess.Popen, seconds: float | None = 180) -> list[tuple[int, str, str]]:
     """Status, output and errors."""
-    said = [process.communicate(timeout=180) for process in processes]
+    said = [process.communicate(timeout=seconds) for process in processes]
     return [(p.returncode, *texts) for p, texts in zip(processes, said, strict=True)]
 
 
@@ -297,6 +309,39 @@ def alike(a: list[dict], b: list[dict]) -> None:
     for x, y in both:
         assert x["step"] == y["step"]
         np.testing.assert_allclose(x["elbo"], y["elbo"], rtol=1e-3, atol=0.01)
+
+
+def draw_mine(coordinator: str, process: int) -> None:
+    """Of one of two processes: say which scenes it draws, on their way to its devices."""
+    connect(Team(coordinator, 2, process), 60)
+    task, asked = Counting(CONFIG), []
+    task.prepare()
+    assert task.shown is not None and isinstance(task.shown.pixels, Drawn)
+    pixels, whole = task.shown.pixels, task.shown.images
+    draw = pixels.draw
+
+    def spy(rows: np.ndarray) -> np.ndarray:
+        asked.append(rows.tolist())
+        return draw(rows)
+
+    pixels.draw = spy
+    for shard in devices.sharded(pixels, task.mesh(8)).images.addressable_shards:
+        mine = whole[shard.index[0]]
+        np.testing.assert_array_equal(shard.data[: len(mine)], mine)
+    disband()
+    print(json.dumps(asked))
+
+
+def test_each_scene_is_drawn_by_the_process_that_holds_it_once() -> None:
+    address = free_address()
+    both = [called(f"draw_mine({address!r}, {i})", count=4) for i in range(2)]
+    parts = []
+    for status, out, error in ends(*both):
+        assert status == 0, error
+        parts.append(json.loads(out))
+    assert [len(part) for part in parts] == [4, 4]
+    drawn = [row for part in parts for rows in part for row in rows]
+    assert drawn == list(range(CONFIG.data.scenes))
 
 
 def test_two_processes_train_one_run_and_the_first_writes_it(tmp_path: Path) -> None:

@@ -147,7 +147,10 @@ class Sharded(eqx.Module):
 
 
 def sharded(images: UInt8[Any, "scenes height width channels"], mesh: Mesh) -> Sharded:
-    """Images, divided over all devices: none holds those of another."""
+    """Images, divided over all devices: none holds those of another.
+
+    A process asks for the parts of its own devices alone, for each of them once.
+    """
     total = len(images)
     padded = (-(-total // mesh.size) * mesh.size, *images.shape[1:])
     where = NamedSharding(mesh, PartitionSpec(("seeds", "batch")))

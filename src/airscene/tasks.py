@@ -96,9 +96,9 @@ class Counting:
         return jax.eval_shape(lambda: training.start(self.config))
 
     def prepare(self) -> None:
-        """Compose the scenes."""
+        """Compose the scenes; those to train on are drawn on their way to the devices."""
         c, watch = self.config, self.config.data.watch_counts
-        self.shown = make_scenes(c.data, c.model, held_out=False)
+        self.shown = make_scenes(c.data, c.model, held_out=False, lazily=True)
         self.held_out = self._others()
         self.watched = self._others(watch) if watch else None
         self.labels = self._choose(self.shown)
@@ -111,7 +111,7 @@ class Counting:
         """Train on the scenes."""
         assert self.shown is not None and self.held_out is not None
         others = None if self.watched is None else self.watched.images
-        data = (self.shown.images, self.held_out.images)
+        data = (self.shown.pixels, self.held_out.images)
         more = (state, others, self.labels, mesh, self.members)
         yield from training.train(self.config, *data, *more)
 

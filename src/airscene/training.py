@@ -274,7 +274,7 @@ class Progress(eqx.Module):
 
 def train(
     config: TrainConfig,
-    images: UInt8[np.ndarray, "scenes height width channels"],
+    images: UInt8[Any, "scenes height width channels"],
     held_out: UInt8[np.ndarray, "others height width channels"],
     state: TrainState | None = None,
     watched: UInt8[np.ndarray, "more height width channels"] | None = None,

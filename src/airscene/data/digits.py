@@ -58,9 +58,8 @@ def mnist_split(held_out: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def _compose(request: Request, images: np.ndarray, labels: np.ndarray) -> Scenes:
     data, model = request.data, request.model
-    return compose(
-        images, labels, data.counts, data.scenes, model.height, model.width, request.rng()
-    )
+    size = (data.scenes, model.height, model.width)
+    return compose(images, labels, data.counts, *size, request.rng(), request.lazily)
 
 
 def digits_place() -> str:

@@ -78,8 +78,12 @@ def make_scenes(
     scenes: int | None = None,
     counts: Counts | None = None,
     seed: int | None = None,
+    lazily: bool = False,
 ) -> Scenes:
-    """Scenes of the data set that `data` names, in the size that `model` takes."""
+    """Scenes of the data set that `data` names, in the size that `model` takes.
+
+    lazily: what is generated is drawn only when it is asked for, by rows.
+    """
     dataset = DATASETS.get(data.dataset)
     if dataset is None:
         raise AirsceneError(f"no data set {data.dataset!r}; there are {', '.join(DATASETS)}")
@@ -90,4 +94,4 @@ def make_scenes(
         )
     asked = {"scenes": scenes, "counts": counts, "data_seed": seed}
     data = replace(data, **{name: value for name, value in asked.items() if value is not None})
-    return dataset.make(Request(held_out, data, model))
+    return dataset.make(Request(held_out, data, model, lazily))

@@ -15,6 +15,8 @@ class Request:
     data: DataConfig
     model: ModelConfig
     """The size of the images, and how pictures are brought to it."""
+    lazily: bool = False
+    """Whether pixels may be `Drawn`. A data set that reads pictures reads all, and gives arrays."""
 
     def rng(self) -> np.random.Generator:
         """A generator that training and held-out requests of one seed do not share."""

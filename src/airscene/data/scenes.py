@@ -1,6 +1,8 @@
 """`Scenes`: images with their ground truth, and the composition of objects into scenes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
@@ -10,14 +12,17 @@ from airscene.errors import AirsceneError
 
 UNKNOWN = -1
 """The count of a picture that nobody has counted."""
-CHUNK = 4096  # scenes composed at a time, so that memory stays small
+CHUNK = 4096  # scenes drawn at a time, so that memory stays small
+
+Rows = Int[np.ndarray, " some"]
 
 
 @dataclass(frozen=True)
 class Scenes:
     """Images and what is in them. Row k of `boxes` and `labels` is object k; -1 pads the rest."""
 
-    images: UInt8[np.ndarray, "scenes height width channels"]
+    pixels: UInt8[Any, "scenes height width channels"]
+    """Of the images: an array, or `Drawn` where scenes were asked for lazily."""
     counts: Int[np.ndarray, " scenes"]
     """`UNKNOWN` where nobody has counted (pictures of one's own)."""
     boxes: Int[np.ndarray, "scenes most 4"]
@@ -25,11 +30,16 @@ class Scenes:
     labels: Int[np.ndarray, "scenes most"]
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.pixels)
 
-    def only(self, rows: Int[np.ndarray, " some"]) -> "Scenes":
+    @property
+    def images(self) -> UInt8[np.ndarray, "scenes height width channels"]:
+        """All images, as an array."""
+        return self.pixels[:]
+
+    def only(self, rows: Rows) -> "Scenes":
         """Some of the scenes."""
-        return Scenes(*(a[rows] for a in (self.images, self.counts, self.boxes, self.labels)))
+        return Scenes(*(a[rows] for a in (self.pixels, self.counts, self.boxes, self.labels)))
 
     @property
     def known(self) -> Bool[np.ndarray, " scenes"]:
@@ -45,6 +55,30 @@ class Scenes:
     def boxed(self) -> bool:
         """Whether the true boxes are known."""
         return bool(self.known.all()) and self.boxes.shape[1] >= int(self.counts.max(initial=0))
+
+
+class Drawn:
+    """Images that are drawn when they are asked for: only those, and anew every time."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        draw: Callable[[Rows], UInt8[np.ndarray, "some height width channels"]],
+    ):
+        self.shape, self.draw = shape, draw
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Rows) -> UInt8[np.ndarray, "some height width channels"]:
+        chosen = np.arange(len(self))[rows]
+        images = np.empty((len(chosen), *self.shape[1:]), self.dtype)
+        for start in range(0, len(chosen), CHUNK):
+            part = slice(start, start + CHUNK)
+            images[part] = self.draw(chosen[part])
+        return images
 
 
 def draw_counts(
@@ -111,24 +145,26 @@ def compose(
     height: int,
     width: int,
     rng: np.random.Generator,
+    lazily: bool = False,
 ) -> Scenes:
     """Scenes of glyphs (ink on black), each cropped to its ink, in disjoint boxes."""
     crops, sizes = crop_to_ink(glyphs)
     drawn, there = draw_counts(counts, scenes, rng)
     chosen = rng.integers(len(glyphs), size=there.shape)
     corners = place_apart(sizes[chosen], there, height, width, rng)
-    images = np.empty((scenes, height, width, 1), np.uint8)
-    for start in range(0, scenes, CHUNK):
-        part = slice(start, start + CHUNK)
+
+    def draw(rows: Rows) -> np.ndarray:
         side = crops.shape[1]
-        canvas = np.zeros((len(images[part]), height + side, width + side), np.uint8)
+        canvas = np.zeros((len(rows), height + side, width + side), np.uint8)
         for slot in range(there.shape[1]):
-            visible = crops[chosen[part, slot]] * there[part, slot, None, None].astype(np.uint8)
-            paste(canvas, visible, corners[part, slot])
-        images[part, :, :, 0] = canvas[:, :height, :width]
+            visible = crops[chosen[rows, slot]] * there[rows, slot, None, None].astype(np.uint8)
+            paste(canvas, visible, corners[rows, slot])
+        return canvas[:, :height, :width, None]
+
+    pixels = Drawn((scenes, height, width, 1), draw)
     boxes = np.concatenate([corners, corners + sizes[chosen]], axis=-1)[..., [1, 0, 3, 2]]
     return Scenes(
-        images,
+        pixels if lazily else pixels[:],
         drawn,
         np.where(there[..., None], boxes, -1),
         np.where(there, labels[chosen], -1),
@@ -150,10 +186,13 @@ def crop_to_ink(
 
 def extents(masks: Bool[np.ndarray, "n height width"]) -> tuple[np.ndarray, np.ndarray]:
     """The tight box of each mask: first x, y, and one past the last x, y; each of shape (2, n)."""
-    lines = [np.asarray(masks.any(axis=1)), np.asarray(masks.any(axis=2))]
-    first = [line.argmax(axis=1) for line in lines]
-    last = [line.shape[1] - line[:, ::-1].argmax(axis=1) for line in lines]
+    first, last = zip(*(ends(np.asarray(masks.any(axis=axis))) for axis in (1, 2)), strict=True)
     return np.stack(first), np.stack(last)
+
+
+def ends(lines: Bool[np.ndarray, "*n length"]) -> tuple[np.ndarray, np.ndarray]:
+    """The first place of each line that is true, and one past the last."""
+    return lines.argmax(axis=-1), lines.shape[-1] - lines[..., ::-1].argmax(axis=-1)
 
 
 def as_float(images: UInt8[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from airscene.data.request import Request
-from airscene.data.scenes import CHUNK, Scenes, draw_counts, extents
+from airscene.data.scenes import CHUNK, Drawn, Rows, Scenes, draw_counts, ends
 from airscene.errors import AirsceneError
 
 RADII = (5.0, 8.0)
@@ -21,25 +21,47 @@ def sprite_scenes(request: Request) -> Scenes:
     radius = rng.uniform(*RADII, size=there.shape)
     x = rng.uniform(radius, width - radius)
     y = rng.uniform(radius, height - radius)
-    images = np.zeros((scenes, height, width, len(NAMES)), np.uint8)
+
+    def draw(rows: Rows) -> np.ndarray:
+        images = np.zeros((len(rows), height, width, len(NAMES)), np.uint8)
+        for slot in range(there.shape[1]):
+            at = (rows, slot)
+            mask = _masks(labels[at], _away(x[at], width), _away(y[at], height), radius[at])
+            mask &= there[at][:, None, None]
+            images[np.arange(len(rows)), :, :, labels[at]] |= mask.astype(np.uint8) * 255
+        return images
+
     boxes = np.full((*there.shape, 4), -1)
     for start in range(0, scenes, CHUNK):
-        part = slice(start, start + CHUNK)
-        for slot in range(there.shape[1]):
-            choose = (part, slot)
-            mask = _shape(labels[choose], x[choose], y[choose], radius[choose], height, width)
-            mask &= there[choose][:, None, None]
-            rows = np.arange(len(mask))
-            images[part][rows, :, :, labels[choose]] |= mask.astype(np.uint8) * 255
-            boxes[choose] = np.where(there[choose][:, None], np.vstack(extents(mask)).T, -1)
-    return Scenes(images, counts, boxes, np.where(there, labels, -1))
+        at = slice(start, start + CHUNK)
+        tight = _boxes(labels[at], _away(x[at], width), _away(y[at], height), radius[at])
+        boxes[at] = np.where(there[at][..., None], tight, -1)
+    pixels = Drawn((scenes, height, width, len(NAMES)), draw)
+    pixels = pixels if request.lazily else pixels[:]
+    return Scenes(pixels, counts, boxes, np.where(there, labels, -1))
 
 
-def _shape(label, x, y, radius, height: int, width: int) -> np.ndarray:
-    """Which pixels (by their centres) lie inside each sprite."""
-    dx = np.abs(np.arange(width) + 0.5 - x[:, None])[:, None, :]
-    dy = np.abs(np.arange(height) + 0.5 - y[:, None])[:, :, None]
-    r = radius[:, None, None]
-    inside = np.maximum(dx, dy) <= r
-    inside &= np.where((label == 0)[:, None, None], dx**2 + dy**2 <= r**2, True)
-    return inside & np.where((label == 2)[:, None, None], dx + dy <= r, True)
+def _away(centre: np.ndarray, length: int) -> np.ndarray:
+    """How far the pixels' centres are from each sprite's, along one side of the image."""
+    return np.abs(np.arange(length) + 0.5 - centre[..., None])
+
+
+def _masks(label, dx, dy, radius) -> np.ndarray:
+    """Which pixels lie inside each sprite."""
+    label, radius = label[:, None, None], radius[:, None, None]
+    return _inside(label, dx[:, None, :], dy[:, :, None], radius)
+
+
+def _boxes(label, dx, dy, radius) -> np.ndarray:
+    """The tight box of each mask. A column has pixels inside if the one nearest the centre is."""
+    label, radius = label[..., None], radius[..., None]
+    x0, x1 = ends(_inside(label, dx, dy.min(axis=-1, keepdims=True), radius))
+    y0, y1 = ends(_inside(label, dx.min(axis=-1, keepdims=True), dy, radius))
+    return np.stack([x0, y0, x1, y1], axis=-1)
+
+
+def _inside(label, dx, dy, radius) -> np.ndarray:
+    """Whether points so far from the centre lie inside: the farther in x or y, the less so."""
+    inside = np.maximum(dx, dy) <= radius
+    inside &= np.where(label == 0, dx**2 + dy**2 <= radius**2, True)
+    return inside & np.where(label == 2, dx + dy <= radius, True)
