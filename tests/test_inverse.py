@@ -665,6 +665,21 @@ def test_files_from_before_networks_had_cores(tmp_path, monkeypatch):
     assert jax.tree.all(jax.tree.map(np.array_equal, loaded, model))
 
 
+def test_files_from_before_steps_had_no_numbers(tmp_path, monkeypatch):
+    """Of version 4: networks that see the image as a whole still fit, patches worked otherwise."""
+    path, usual = tmp_path / "model.safetensors", jnp.zeros((SIDE, SIDE, 3))
+    whole = InverseNetwork(THREE, replace(CONFIG, numbered=True), usual, jax.random.key(0))
+    small = replace(CONFIG, patch=2, patch_features=8, context=1)
+    patches = InverseNetwork(THREE, small, usual, jax.random.key(0))
+    with monkeypatch.context() as old:
+        old.setattr(checkpoint, "FORMAT_VERSION", 4)
+        checkpoint.save_model(path, whole, {})
+        assert checkpoint.load_model(path)[0].config.numbered
+        checkpoint.save_model(path, patches, {})
+    with pytest.raises(AirsceneError, match=r"from an older airscene.*train it again"):
+        checkpoint.load_model(path)
+
+
 def test_large_images_are_averaged_down():
     model, picture = InversePredictor(network()), np.asarray(images()[0])
     large = picture.repeat(4, axis=0).repeat(4, axis=1)

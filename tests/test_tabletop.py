@@ -1,5 +1,6 @@
 """Crockery on a table, in its smallest size, from run to page; steps and scenes made by hand."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from pages import drawn, table
 from rich.console import Console
 
-from airscene import AirsceneError, figures, tasks
+from airscene import AirsceneError, cli, figures, tasks
 from airscene.config import EVAL_SEED
 from airscene.experiments import plots, tabletop
 from airscene.experiments.page import Page
@@ -32,6 +33,18 @@ SMALL = NetworkConfig(level=True, hidden=8, patch=8, patch_features=4, context=1
 def gl(started):
     """OpenGL is there, or the test is skipped."""
     return started(OpenGL, TABLETOP, 32, workers=1)
+
+
+@pytest.mark.parametrize(("name", "counts"), [("tabletop", 0.93), ("tabletop-camera", 0.9)])
+def test_the_bundled_models_are_right(gl, name, counts, tmp_path):
+    words = ["eval", name, "--scenes", "300", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["count_accuracy"] >= counts
+    assert result["identity_accuracy"] >= 0.97
+    assert result["position_cm_median"] <= 2
+    if name == "tabletop-camera":
+        assert result["camera_deg_median"] <= 1
 
 
 def lines(page: Page, heading: str, columns: int = 1) -> list[list[str]]:
