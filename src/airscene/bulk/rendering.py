@@ -10,11 +10,12 @@ from PIL import Image
 
 from airscene.bulk.jobs import Job
 from airscene.columns import arrow
-from airscene.errors import AirsceneError
+from airscene.config import require
 from airscene.inverse.problem import make_problem
 from airscene.inverse.training import SIZES, render_all
 from airscene.renderers import Slots, random_look
 from airscene.renderers.opengl import OpenGL
+from airscene.renderers.world import RENDER_SIZE
 
 
 class Render(Job):
@@ -26,10 +27,11 @@ class Render(Job):
     name, unit, takes_gpu = "render", "scenes", False
 
     def __init__(self, world: str, scenes: int, seed: int, randomise: bool, size: int, part: int):
-        if min(scenes, part, size) < 1 or seed < 0:
-            raise AirsceneError(
-                "there must be a scene, a part of one, a pixel, and no seed below 0"
-            )
+        for what, value in (("scenes", scenes), ("part", part)):
+            require(value >= 1, f"{what} must be at least 1, not {value}")
+        require(seed >= 0, f"seed must not be negative, not {seed}")
+        whole = size >= 1 and RENDER_SIZE % size == 0
+        require(whole, f"size must be a divisor of {RENDER_SIZE}, not {size}")
         self.problem = make_problem(world)
         self.renderer: Any = None
         self.settings = {

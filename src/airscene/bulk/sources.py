@@ -371,6 +371,10 @@ def _image_column(file: str, schema: Any, asked: str | None) -> str:
             raise AirsceneError(
                 f"{file} has no column of images that is known: --image-column NAME"
             )
+        if not known and len(binary) > 1:
+            raise AirsceneError(
+                f"{file} has several columns of bytes ({', '.join(binary)}): --image-column NAME"
+            )
     if asked not in schema.names:
         raise AirsceneError(f"{file} has no column {asked!r}; it has {', '.join(schema.names)}")
     return asked

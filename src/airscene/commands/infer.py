@@ -79,11 +79,14 @@ def infer(argv: list[str]) -> int:
 
     work, out = Work(options), None if options.out is None else Path(options.out)
     with writer(options.format or "jsonl", out, not work.plain) as add, work.bar():
-        for name, image, scene in work.results():
+        found = 0
+        for found, (name, image, scene) in enumerate(work.results(), start=1):
             add(name, scene)
             work.note(name, image, scene)
             if options.overlay is not None:
                 work.overlay(name, image, scene)
+        if not found and out is not None:
+            raise AirsceneError(f"no image could be read; {out} is left as it was")
     return 2 if work.bad else 0
 
 
