@@ -615,6 +615,9 @@ def test_bad_data_sets(tmp_path, capsys) -> None:
     assert main(["render", "moon", "--scenes", "3", "--out", str(tmp_path / "a")]) == 2
     assert main(["render", "objects", "--scenes", "0", "--out", str(tmp_path / "a")]) == 2
     assert "scenes must be at least 1, not 0" in capsys.readouterr().err
+    words = ["render", "objects", "--scenes", "3", "--size", "50", "--out", str(tmp_path / "a")]
+    assert main(words) == 2
+    assert "size must be a divisor of 128, not 50" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
 
 
@@ -639,3 +642,18 @@ def test_hidden_folders_are_passed_over(tmp_path) -> None:
         storage.write(str(root / name), b"")
     for folder in (str(root), root.as_uri()):
         assert storage.listing(folder) == [f"{folder}/a/b.png", f"{folder}/c.png"]
+
+
+def test_several_columns_of_bytes_must_be_told_apart(tmp_path, capsys) -> None:
+    pq.write_table(pa.table({"thumb": [b"1"], "photo": [b"2"]}), tmp_path / "t.parquet")
+    assert main(infer(tmp_path / "t.parquet", tmp_path / "out")) == 2
+    assert "several columns of bytes (thumb, photo): --image-column" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_left_as_it_was_if_nothing_can_be_read(tmp_path, capsys) -> None:
+    kept = tmp_path / "kept.csv"
+    kept.write_text("all that was found\n")
+    assert main(["infer", "digits", "nowhere.png", "--format", "csv", "--out", str(kept)]) == 2
+    assert "nowhere.png: no such file" in (said := capsys.readouterr().err)
+    assert "is left as it was" in said and kept.read_text() == "all that was found\n"

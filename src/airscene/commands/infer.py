@@ -79,8 +79,9 @@ def infer(argv: list[str]) -> int:
 
     work, out = Work(options), None if options.out is None else Path(options.out)
     with writer(options.format or "jsonl", out, not work.plain) as add, work.bar():
-        found = 0
-        for found, (name, image, scene) in enumerate(work.results(), start=1):
+        found = False
+        for name, image, scene in work.results():
+            found = True
             add(name, scene)
             work.note(name, image, scene)
             if options.overlay is not None:
