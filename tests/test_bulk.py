@@ -657,3 +657,23 @@ def test_a_file_is_left_as_it_was_if_nothing_can_be_read(tmp_path, capsys) -> No
     assert main(["infer", "digits", "nowhere.png", "--format", "csv", "--out", str(kept)]) == 2
     assert "nowhere.png: no such file" in (said := capsys.readouterr().err)
     assert "is left as it was" in said and kept.read_text() == "all that was found\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pics.tar"], "pics.tar is written into a folder: --out FOLDER"),
+        (["s3://there/shards"], "s3://there/shards is written into a folder: --out FOLDER"),
+        (["pics.tar.gz", "--out", "{tmp}/new"], "is compressed, and cannot be read in parts"),
+    ],
+)
+def test_what_cannot_be_read_so_says_how(words, message, tmp_path, capsys) -> None:
+    assert main(["infer", "digits", *(word.format(tmp=tmp_path) for word in words)]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1 and not (tmp_path / "new").exists()
+
+
+def test_a_name_with_a_dot_is_a_folder(pictures, tmp_path, capsys) -> None:
+    for said in ("images in", "all is done already"):
+        assert main(infer(pictures, tmp_path / "scenes.v2")) in (0, 2)
+        assert (tmp_path / "scenes.v2").is_dir() and said in capsys.readouterr().err

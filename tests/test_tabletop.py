@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from pages import drawn, table
+from PIL import Image
 from rich.console import Console
 
 from airscene import AirsceneError, cli, figures, tasks
@@ -122,9 +123,16 @@ def test_quick_shows_the_models_that_come_along(gl, tmp_path: Path, monkeypatch)
     monkeypatch.setattr(tabletop, "load", come.__getitem__)
     monkeypatch.setattr(tabletop, "QUICK", TINY)
     pyramids(tmp_path / "data" / "crockery", ("cup", "pan", "plate"))
+    photograph = tmp_path / "data" / "real_tables" / "table.png"
+    photograph.parent.mkdir()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 90, 3), np.uint8)).save(
+        photograph
+    )
     monkeypatch.setenv("AIRSCENE_DATA", str(tmp_path / "data"))
     page = drawn(tabletop.run(tmp_path, 1, True, Console()))
-    assert set(page.figures) == {"figure6", "figure15", "montage", "policy", "transfer"}
+    assert set(page.figures) == {
+        "figure6", "figure15", "montage", "policy", "transfer", "photographs",
+    }  # fmt: skip
     assert lines(page, "Held-out") == [["AIR"], ["AIR, moving camera"]]
     assert [line[0].split(",")[0] for line in lines(page, "Pictures")] == [
         "another light", "scanned things",

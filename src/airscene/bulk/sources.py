@@ -28,6 +28,7 @@ Read = tuple[str, np.ndarray | AirsceneError]
 IMAGE_COLUMNS = ("image", "images", "png", "jpg", "bytes")
 ID_COLUMNS = ("id", "file", "__key__", "key", "name")
 CONTAINERS = (".tar", ".parquet", ".npy")
+PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 AT_ONCE = 1024
 """Images that are read before they are looked at, where they lie side by side."""
 MOST_AT_ONCE = 2**24
@@ -300,6 +301,8 @@ def _files(source: str) -> list[str]:
     """The files that one word names."""
     if not storage.is_uri(source) and glob.has_magic(source) and not Path(source).exists():
         return list(map(str, find_files([source])))
+    if source.endswith(PACKED):
+        raise AirsceneError(f"{source} is compressed, and cannot be read in parts: unpack it first")
     if not storage.is_folder(source):
         return [source]
     wanted = (*SUFFIXES, *CONTAINERS)

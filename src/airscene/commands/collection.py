@@ -26,6 +26,8 @@ def carry_out(job: "Job", out: str, engine: str) -> int:
         todo = [i for i in range(len(manifest.parts)) if i not in done]
         if done and todo:
             _say(f"{len(done):,} of {len(manifest.parts):,} parts are there; going on")
+        if done and not todo:
+            _say("all is done already; what has come to the source since is not looked for")
         before = sum(part.rows for part in done.values())
         with _Bar(job.unit, sum(manifest.sizes), before, console) as bar:
             for part in ENGINES[engine](job, manifest, todo) if todo else ():

@@ -18,6 +18,8 @@ BATCH = 256
 MOST_AT_ONCE = 20_000_000
 """Pixels that are held in memory."""
 STDIN = "-"
+FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
+"""Endings of what is one file; any other name given as --out is that of a folder."""
 REDUCED = 3.0
 """A picture so many times larger than the model's is better cut into tiles."""
 STRANGE = 0.6
@@ -42,7 +44,7 @@ def infer(argv: list[str]) -> int:
         image, with its count and boxes; parquet: as jsonl, as a table (needs pyarrow)."""
         out: str | None = None
         """File to write to (default: standard output). For large collections a folder (a name
-        without an ending), or its URI: it is filled with Parquet files, part by part, and the same
+        without a file's ending), or its URI: it is filled with Parquet files, part by part, and the same
         command goes on where it was stopped."""
         engine: Literal["process", "ray"] | None = None
         """What works on a collection: this process (the default), or Ray (airscene[ray]) on all
@@ -77,6 +79,9 @@ def infer(argv: list[str]) -> int:
         return _collection(options)
     from airscene.commands.tables import writer
 
+    packed = next((s for s in options.images if "://" in s or s.endswith((".tar", ".parquet"))), "")
+    if packed:
+        raise AirsceneError(f"what is in {packed} is written into a folder: --out FOLDER")
     work, out = Work(options), None if options.out is None else Path(options.out)
     with writer(options.format or "jsonl", out, not work.plain) as add, work.bar():
         found = False
@@ -92,10 +97,12 @@ def infer(argv: list[str]) -> int:
 
 
 def _is_folder(out: str) -> bool:
-    """Whether a name is that of a folder; of what is not there yet, by its ending."""
+    """Whether a name is that of a folder; of what is not there yet, unless it ends as files do."""
     path = Path(out)
     return (
-        "://" in out or out.endswith("/") or (path.is_dir() if path.exists() else not path.suffix)
+        "://" in out
+        or out.endswith("/")
+        or (path.is_dir() if path.exists() else path.suffix not in FILES)
     )
 
 

@@ -2,7 +2,7 @@
 
 Trains AIR and the supervised baseline where things of a kind repeat and where they do not, AIR with
 a camera that moves, and AIR on pictures with random looks; measures all seeds on held-out scenes,
-in another light and on scanned meshes; and writes tables (CSV).
+in another light and on scanned meshes; shows photographs; and writes tables (CSV).
 """
 
 import os
@@ -21,10 +21,13 @@ from airscene.config import EVAL_SEED
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
+from airscene.images import find_files, named_images
 from airscene.inference import bundled, load
 from airscene.inverse import evaluation, results
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.illustration import from_above
+from airscene.inverse.inference import InversePredictor
+from airscene.inverse.inference import small as as_seen
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.problem import WORLDS, Problem, make_problem
 from airscene.inverse.training import Pictures, make_pictures, render_all
@@ -44,6 +47,8 @@ LABELS = {
     "camera": "AIR, moving camera",
     "randomised": "AIR, random looks",
 }
+SHORT = {"air": "AIR", "randomised": "random looks"}
+"""Those that are tried on pictures of another kind."""
 BASELINE = ("air", "supervised", "air-once", "supervised-once")
 """AIR, and what it is compared with."""
 BUNDLED = {"air": "tabletop", "camera": "tabletop-camera"}
@@ -201,6 +206,7 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
         shown["worlds"] = worlds_figure(models)
     with console.status("rendering other lights and scanned things"):
         transfer, shown["transfer"] = transferred(models, pictures, size)
+        shown |= photographs(models)
     tables = {"accuracy": accuracy, "curves": curves, "policies": steps, "transfer": transfer}
     for name, rows in tables.items():
         if rows:
@@ -309,12 +315,16 @@ def _pairs(found: Slots, what: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # --- Pictures of another kind ----------------------------------------------------------------
 
 
+def given(name: str) -> Path | None:
+    """A folder in AIRSCENE_DATA, if it is there."""
+    place = os.environ.get("AIRSCENE_DATA")
+    return Path(place) / name if place and (Path(place) / name).is_dir() else None
+
+
 def crockery() -> World | None:
     """The scanned things, with shadows, if AIRSCENE_DATA has them."""
-    given = os.environ.get("AIRSCENE_DATA")
-    if not given or not (Path(given) / "crockery").is_dir():
-        return None
-    return results.other_things(make_problem("tabletop"), str(Path(given) / "crockery"))
+    folder = given("crockery")
+    return results.other_things(make_problem("tabletop"), str(folder)) if folder else None
 
 
 def transferred(
@@ -324,9 +334,8 @@ def transferred(
     scanned = crockery()
     others = {"another light, shadows": SHADOWS}
     others |= {"scanned things, shadows": scanned} if scanned else {}
-    networks = {k: models[k] for k in ("air", "randomised") if k in models}
-    short = {"air": "AIR", "randomised": "random looks"}
-    rows, images, drawn = [], [], {short[name]: [] for name in networks}
+    networks = {k: models[k] for k in SHORT if k in models}
+    rows, images, drawn = [], [], {SHORT[name]: [] for name in networks}
     with OpenGL(TABLETOP, RENDER_SIZE) as plain:
         for label, world in others.items():
             with OpenGL(world, RENDER_SIZE) as renderer:
@@ -340,7 +349,7 @@ def transferred(
                     row = {"pictures": label, "model": name, "seed": seed}
                     rows.append(row | {k: right[k] for k in SEEN})
                     if seed == model.best:
-                        drawn[short[name]] += list(render_all(plain, _take(found, some)) / 255)
+                        drawn[SHORT[name]] += list(render_all(plain, _take(found, some)) / 255)
     scans = (
         "Right half: scanned, textured things."
         if scanned
@@ -354,6 +363,33 @@ def transferred(
 
 
 # --- The page --------------------------------------------------------------------------------
+
+
+def photographs(models: dict[str, Trained]) -> dict[str, tuple[str, Any]]:
+    """Photographs of tables beside what is inferred from them, if AIRSCENE_DATA has any."""
+    folder = given("real_tables")
+    if folder is None:
+        return {}
+    images = [image for path in find_files([folder]) for _, image in named_images(path)]
+    large = replace(
+        models["air"].network.config, input_size=RENDER_SIZE, likelihood_size=RENDER_SIZE
+    )
+    rows = {"photograph": [as_seen(image, large) for image in images]}
+    found, marked = 0, 0
+    with OpenGL(TABLETOP, RENDER_SIZE, workers=1) as plain:
+        for name, label in SHORT.items():
+            if name in models:
+                predictor = InversePredictor(models[name].network, renderer=plain)
+                layouts = predictor.infer(images)
+                rows[label] = [predictor.render(layout) for layout in layouts]
+                found += sum(layout.count > 0 for layout in layouts)
+                marked += sum(any(t.outside for t in layout.objects) for layout in layouts)
+    caption = (
+        "Photographs, and what is inferred from them, drawn as usual. Nothing like them was in "
+        f"training: of {found} answers with things in them, {marked} are marked as of another kind "
+        "(`outside`). What is drawn there is not to be trusted."
+    )
+    return {"photographs": (caption, figures.rows_of_images(rows))}
 
 
 def interesting(pictures: Pictures, number: int) -> np.ndarray:
