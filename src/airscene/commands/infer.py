@@ -44,8 +44,8 @@ def infer(argv: list[str]) -> int:
         image, with its count and boxes; parquet: as jsonl, as a table (needs pyarrow)."""
         out: str | None = None
         """File to write to (default: standard output). For large collections a folder (a name
-        without a file's ending), or its URI: it is filled with Parquet files, part by part, and the same
-        command goes on where it was stopped."""
+        without a file's ending), or its URI: it is filled with Parquet files, part by part, and the
+        same command goes on where it was stopped."""
         engine: Literal["process", "ray"] | None = None
         """What works on a collection: this process (the default), or Ray (airscene[ray]) on all
         cores and GPUs of this machine, or of the cluster at RAY_ADDRESS."""
