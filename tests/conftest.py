@@ -12,13 +12,29 @@ jaxtyping.install_import_hook("airscene", "typecheck.check")
 
 from contextlib import ExitStack  # noqa: E402
 from importlib import import_module  # noqa: E402
+from pathlib import Path  # noqa: E402
 
+import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from airscene.config import ModelConfig  # noqa: E402
 from airscene.errors import AirsceneError  # noqa: E402
 
 CI = os.environ.get("CI") == "true"
+
+
+MAPS = Path("/proc/self/maps")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room():
+    """Every compiled program maps memory a dozen times, and Linux allows 65,530 times a process.
+
+    Past that, XLA crashes.
+    """
+    yield
+    if MAPS.exists() and MAPS.read_text().count("\n") > 20_000:
+        jax.clear_caches()
 
 
 @pytest.fixture

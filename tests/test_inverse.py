@@ -721,7 +721,7 @@ def test_the_clock_example_learns_to_read_the_time():
     assert len(example.read_text().splitlines()) < 60
     quick = {k: v for k, v in os.environ.items() if k != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
     done = subprocess.run(
-        [sys.executable, example, "1200"], capture_output=True, text=True, check=True, env=quick
+        [sys.executable, example, "700"], capture_output=True, text=True, check=True, env=quick
     )
     words = done.stdout.splitlines()[-1].split()
     assert float(words[words.index("error") + 1]) < 2.0
