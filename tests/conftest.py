@@ -33,7 +33,7 @@ def room():
     Past that, XLA crashes.
     """
     yield
-    if MAPS.exists() and MAPS.read_text().count("\n") > 20_000:
+    if MAPS.exists() and MAPS.read_text().count("\n") > 30_000:
         jax.clear_caches()
 
 

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -432,7 +433,8 @@ class Stuck(Served):
 
 def test_more_than_can_wait_is_turned_away() -> None:
     stuck, body, answers = Stuck(), encoded(np.zeros((5, 5), np.uint8)), []
-    with client({"stuck": stuck}, desk=Desk(at_a_time=1, waiting=1)) as api:
+    desk = Desk(at_a_time=1, waiting=1)
+    with client({"stuck": stuck}, desk=desk) as api:
 
         def post() -> None:
             answers.append(api.post("/infer", content=body, headers=PNG).status_code)
@@ -441,10 +443,10 @@ def test_more_than_can_wait_is_turned_away() -> None:
         for thread in threads:
             thread.start()
         stuck.working.acquire()
-        while True:  # until the second one waits
-            refused = api.post("/render", json={})
-            if refused.status_code == 503:
-                break
+        while desk.taken < 2:  # until the second one waits
+            time.sleep(0.01)
+        refused = api.post("/render", json={})
+        assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
         assert "try again" in refused.json()["error"]
         stuck.go.set()
