@@ -27,7 +27,7 @@ def carry_out(job: "Job", out: str, engine: str) -> int:
         if done and todo:
             _say(f"{len(done):,} of {len(manifest.parts):,} parts are there; going on")
         if done and not todo:
-            _say("all is done already; what has come to the source since is not looked for")
+            _say("all is done already, for what was there when it began")
         before = sum(part.rows for part in done.values())
         with _Bar(job.unit, sum(manifest.sizes), before, console) as bar:
             for part in ENGINES[engine](job, manifest, todo) if todo else ():

@@ -77,11 +77,12 @@ def infer(argv: list[str]) -> int:
     table = options.format in (None, "parquet")
     if options.engine or (table and options.out and _is_folder(options.out)):
         return _collection(options)
+    from airscene.bulk.storage import is_uri
     from airscene.commands.tables import writer
 
-    packed = next((s for s in options.images if "://" in s or s.endswith((".tar", ".parquet"))), "")
-    if packed:
-        raise AirsceneError(f"what is in {packed} is written into a folder: --out FOLDER")
+    for source in options.images:
+        if is_uri(source) or source.endswith((".tar", ".parquet")):
+            raise AirsceneError(f"what is in {source} is written into a folder: --out FOLDER")
     work, out = Work(options), None if options.out is None else Path(options.out)
     with writer(options.format or "jsonl", out, not work.plain) as add, work.bar():
         found = False
@@ -98,9 +99,11 @@ def infer(argv: list[str]) -> int:
 
 def _is_folder(out: str) -> bool:
     """Whether a name is that of a folder; of what is not there yet, unless it ends as files do."""
+    from airscene.bulk.storage import is_uri
+
     path = Path(out)
     return (
-        "://" in out
+        is_uri(out)
         or out.endswith("/")
         or (path.is_dir() if path.exists() else path.suffix not in FILES)
     )

@@ -11,6 +11,12 @@ from pathlib import Path
 from airscene.errors import AirsceneError
 
 
+def given(folder: str) -> Path | None:
+    """A folder's place in that which `AIRSCENE_DATA` names, if that is set."""
+    place = os.environ.get("AIRSCENE_DATA")
+    return Path(place) / folder if place else None
+
+
 @dataclass(frozen=True)
 class Source:
     """Files of one data set."""
@@ -26,17 +32,15 @@ class Source:
 
     def place(self) -> str:
         """Where the files lie, or will."""
-        given = os.environ.get("AIRSCENE_DATA")
-        if given:
-            return f"{Path(given) / self.folder} (AIRSCENE_DATA)"
-        return f"{self._cache()} (downloaded)"
+        folder = given(self.folder)
+        return f"{folder} (AIRSCENE_DATA)" if folder else f"{self._cache()} (downloaded)"
 
     def fetch(self, file: str) -> Path:
         """The file, from `AIRSCENE_DATA` if that is set, or downloaded."""
-        given = os.environ.get("AIRSCENE_DATA")
-        if not given:
+        folder = given(self.folder)
+        if folder is None:
             return self._download(file)
-        path = Path(given) / self.folder / file
+        path = folder / file
         if not path.is_file():
             raise AirsceneError(f"AIRSCENE_DATA has no file {path}; without it, it is downloaded")
         if not any(_matches(path, checksum) for checksum in self.checksums[file]):

@@ -5,7 +5,6 @@ a camera that moves, and AIR on pictures with random looks; measures all seeds o
 in another light and on scanned meshes; shows photographs; and writes tables (CSV).
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,16 +17,15 @@ from rich.console import Console
 
 from airscene import checkpoint, figures
 from airscene.config import EVAL_SEED
+from airscene.data.files import given
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.images import find_files, named_images
 from airscene.inference import bundled, load
-from airscene.inverse import evaluation, results
+from airscene.inverse import evaluation, inference, results
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.illustration import from_above
-from airscene.inverse.inference import InversePredictor
-from airscene.inverse.inference import small as as_seen
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.problem import WORLDS, Problem, make_problem
 from airscene.inverse.training import Pictures, make_pictures, render_all
@@ -315,16 +313,12 @@ def _pairs(found: Slots, what: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # --- Pictures of another kind ----------------------------------------------------------------
 
 
-def given(name: str) -> Path | None:
-    """A folder in AIRSCENE_DATA, if it is there."""
-    place = os.environ.get("AIRSCENE_DATA")
-    return Path(place) / name if place and (Path(place) / name).is_dir() else None
-
-
 def crockery() -> World | None:
     """The scanned things, with shadows, if AIRSCENE_DATA has them."""
     folder = given("crockery")
-    return results.other_things(make_problem("tabletop"), str(folder)) if folder else None
+    if folder is None or not folder.is_dir():
+        return None
+    return results.other_things(make_problem("tabletop"), str(folder))
 
 
 def transferred(
@@ -368,18 +362,18 @@ def transferred(
 def photographs(models: dict[str, Trained]) -> dict[str, tuple[str, Any]]:
     """Photographs of tables beside what is inferred from them, if AIRSCENE_DATA has any."""
     folder = given("real_tables")
-    if folder is None:
+    if folder is None or not folder.is_dir():
         return {}
     images = [image for path in find_files([folder]) for _, image in named_images(path)]
     large = replace(
         models["air"].network.config, input_size=RENDER_SIZE, likelihood_size=RENDER_SIZE
     )
-    rows = {"photograph": [as_seen(image, large) for image in images]}
+    rows = {"photograph": [inference.small(image, large) for image in images]}
     found, marked = 0, 0
     with OpenGL(TABLETOP, RENDER_SIZE, workers=1) as plain:
         for name, label in SHORT.items():
             if name in models:
-                predictor = InversePredictor(models[name].network, renderer=plain)
+                predictor = inference.InversePredictor(models[name].network, renderer=plain)
                 layouts = predictor.infer(images)
                 rows[label] = [predictor.render(layout) for layout in layouts]
                 found += sum(layout.count > 0 for layout in layouts)

@@ -94,7 +94,7 @@ def conditional(
     likelihood: Likelihood,
     floor: float,
 ) -> Objective:
-    """Each slot learns what it had better be, given the image and the others as they were drawn.
+    """Each slot learns what it had better be, given the image and the others as they are found.
 
     That is known, at the pose that was drawn: all that the slot can be has been compared. The
     gradient of the ELBO would be next to nothing where a slot is sure and wrong, so that it stays
