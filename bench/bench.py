@@ -4,16 +4,14 @@ Each figure is the median of several timed calls of a warm program.
 """
 
 import argparse
-import json
 import resource
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from speeds import RESULTS, say, steps_per_second
+from speeds import begin, end, say, steps_per_second
 
 from airscene import training
 from airscene.config import ModelConfig, TrainConfig
@@ -143,12 +141,7 @@ def rendering_speed(fast: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="digits", help="model to time inference with")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
-    fast = jax.default_backend() != "cpu"
-    config = preset("digits")
-    images = make_scenes(config.data, config.model, held_out=False).images
-    say("device", jax.devices()[0].device_kind)
+    arguments, fast, config, images = begin(parser)
     training_speed(config, images, fast)
     time_to_99(config, images)
     scaling(config, fast)
@@ -159,8 +152,7 @@ def main() -> None:
     stats = jax.devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         say("peak memory of the device", stats["peak_bytes_in_use"] / 2**20, "MiB")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(RESULTS, indent=2))
+    end(arguments)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ of the same numbers (float32, at the precision that training uses), measured in 
 """
 
 import argparse
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from speeds import RESULTS, say, steps_per_second
+from speeds import begin, end, say, steps_per_second
 
 from airscene import training
 from airscene.bulk.inference import Infer
@@ -102,19 +101,13 @@ def collection_scale(images: np.ndarray) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
-    fast = jax.default_backend() != "cpu"
-    config = preset("digits")
-    images = make_scenes(config.data, config.model, held_out=False).images
-    say("device", jax.devices()[0].device_kind)
+    arguments, fast, config, images = begin(parser)
     rate = matrix_rate(8192 if fast else 1024)
     say("one product of matrices, float32", rate / 1e12, "Top/s")
     training_scale(config, images, rate, fast)
     inference_scale(fast)
     collection_scale(images[:4096])
-    if arguments.json:
-        arguments.json.write_text(json.dumps(RESULTS, indent=2))
+    end(arguments)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,17 @@
-"""What the benchmarks share: how figures are said, and the speed of training."""
+"""What the benchmarks share: how they begin and end, how figures are said, training's speed."""
 
+import argparse
+import json
+from pathlib import Path
+
+import jax
 import numpy as np
 
 from airscene import training
 from airscene.config import TrainConfig
+from airscene.data import make_scenes
 from airscene.devices import alone, sharded
+from airscene.presets import preset
 from airscene.timing import seconds
 
 RESULTS: dict[str, float | str] = {}
@@ -14,6 +21,24 @@ def say(name: str, value: float | str, unit: str = "") -> None:
     RESULTS[name] = value
     text = value if isinstance(value, str) else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
     print(f"{name:58} {text:>12} {unit}", flush=True)
+
+
+def begin(
+    parser: argparse.ArgumentParser,
+) -> tuple[argparse.Namespace, bool, TrainConfig, np.ndarray]:
+    """The options, whether there is a GPU, and what `digits` trains with and on."""
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    config = preset("digits")
+    images = make_scenes(config.data, config.model, held_out=False).images
+    say("device", jax.devices()[0].device_kind)
+    return arguments, jax.default_backend() != "cpu", config, images
+
+
+def end(arguments: argparse.Namespace) -> None:
+    """Write all figures that were said, if that is asked for."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(RESULTS, indent=2))
 
 
 def steps_per_second(config: TrainConfig, images: np.ndarray, length: int) -> float:
