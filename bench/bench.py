@@ -13,24 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from speeds import begin, end, say, steps_per_second
 
-from airscene import training
+from airscene.air import task as training
+from airscene.air.predictor import Predictor, infer_compiled, load
 from airscene.config import ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
-from airscene.inference import Predictor, infer_compiled, load
 from airscene.inverse.config import InverseConfig
-from airscene.inverse.inference import infer_compiled as invert_compiled
-from airscene.inverse.training import (
+from airscene.inverse.predictor import infer_compiled as invert_compiled
+from airscene.inverse.task import (
     InverseTrainer,
     make_pictures,
     problem_of,
     renderer_for,
     start,
 )
+from airscene.output.timing import seconds
 from airscene.presets import preset
 from airscene.renderers import Slots
-from airscene.timing import seconds
 
 
 def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:

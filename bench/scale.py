@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 from PIL import Image
 from speeds import begin, end, say, steps_per_second
 
-from airscene import training
+from airscene.air import task as training
+from airscene.air.predictor import infer_compiled, load
 from airscene.bulk.inference import Infer
 from airscene.config import TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
-from airscene.devices import alone, sharded
-from airscene.inference import infer_compiled, load
+from airscene.output.timing import seconds
 from airscene.presets import preset
-from airscene.timing import seconds
+from airscene.training.devices import alone, sharded
 
 
 def matrix_rate(side: int) -> float:

@@ -7,12 +7,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from airscene import training
+from airscene.air import task as training
 from airscene.config import TrainConfig
 from airscene.data import make_scenes
-from airscene.devices import alone, sharded
+from airscene.output.timing import seconds
 from airscene.presets import preset
-from airscene.timing import seconds
+from airscene.training.devices import alone, sharded
 
 RESULTS: dict[str, float | str] = {}
 

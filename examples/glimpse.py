@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import airscene
-from airscene import model
+from airscene.air import model
+from airscene.air.priors import Normal
 from airscene.config import DataConfig, ModelConfig
 from airscene.data import make_scenes
-from airscene.networks import positive
-from airscene.priors import Normal
+from airscene.nn.networks import positive
 
 
 class Patterns(eqx.Module):

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from airscene.experiments.page import Page
-from airscene.figures import png
+from airscene.output.figures import png
 
 
 def table(path: Path) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 
-from airscene import attention
+from airscene.nn import attention
 
 SHAPES = [(8, 8), (7, 7), (8, 11), (12, 5), (1, 6)]
 POSES = [

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy.signal import correlate
 
-from airscene.baselines import (
+from airscene.air.predictor import load
+from airscene.data.scenes import as_float
+from airscene.experiments.baselines import (
     AutoEncoder,
     CodeClassifier,
     Filters,
@@ -21,9 +23,7 @@ from airscene.baselines import (
     fit,
     reconstruction,
 )
-from airscene.data.scenes import as_float
 from airscene.experiments.representation import QUICK, collections, scaled, scene_codes
-from airscene.inference import load
 
 
 def test_filters_against_scipy():

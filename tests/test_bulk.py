@@ -24,7 +24,8 @@ from PIL import Image
 from rich.console import Console
 
 import airscene
-from airscene import AirsceneError, columns
+from airscene import AirsceneError
+from airscene.air import columns
 from airscene.bulk import engines, manifest, sources, storage
 from airscene.bulk.inference import Infer
 from airscene.cli import main

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 import pytest
 
-from airscene import Predictor, comparison, load
+from airscene import Predictor, load
+from airscene.air import comparison
+from airscene.air.comparison import compare_scenes, disagreement, interval
+from airscene.air.model import AIR
 from airscene.cli import main
-from airscene.comparison import compare_scenes, disagreement, interval
 from airscene.config import ModelConfig
 from airscene.data import Scenes
 from airscene.inverse.model import InverseNetwork
-from airscene.model import AIR
 
 
 def predictor(config: ModelConfig, seed: int) -> Predictor:

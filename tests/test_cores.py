@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import airscene
+from airscene.air.cores import DifferenceCore, WholeCore
+from airscene.air.model import AIR
 from airscene.config import DataConfig, ModelConfig
-from airscene.cores import DifferenceCore, WholeCore
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
-from airscene.model import AIR
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,17 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from airscene import devices, runs, training
+from airscene.air import task as training
+from airscene.air.labels import Labels, choose
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import Drawn
 from airscene.errors import AirsceneError
-from airscene.labels import Labels, choose
 from airscene.presets import preset
-from airscene.processes import Team, connect, disband, find_team
-from airscene.tasks import Counting, make_task
+from airscene.runs import run as runs
+from airscene.training import devices
+from airscene.training.processes import Team, connect, disband, find_team
+from airscene.training.tasks import Counting, make_task
 
 HERE = Path(__file__).parent
 TINY: dict[str, Any] = {

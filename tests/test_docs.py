@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import airscene
-from airscene import cli, model
+from airscene import cli
+from airscene.air import model
+from airscene.air.glimpses import Glimpse
 from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
-from airscene.glimpses import Glimpse
 from airscene.presets import preset
 from airscene.renderers import Slots
 from airscene.renderers.host import draw

@@ -14,10 +14,10 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from jax.scipy.stats import norm
 
-from airscene import estimators
+from airscene.air import estimators
+from airscene.air.estimators import NVIL, VIMCO, Aux, Concrete, Marginal, Moments, make_estimator
+from airscene.air.model import AIR
 from airscene.config import TrainConfig
-from airscene.estimators import NVIL, VIMCO, Aux, Concrete, Marginal, Moments, make_estimator
-from airscene.model import AIR
 
 KEY = jax.random.key(7)
 CLASSES = {"marginal": Marginal, "nvil": NVIL, "concrete": Concrete, "vimco": VIMCO}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import airscene
-from airscene import evaluation
+from airscene.air import evaluation
+from airscene.air.evaluation import box_figures, confusion, count_figures, evaluate, iou
+from airscene.air.model import AIR
 from airscene.config import DataConfig, ModelConfig
 from airscene.data import Scenes, make_scenes
-from airscene.evaluation import box_figures, confusion, count_figures, evaluate, iou
-from airscene.model import AIR
 
 
 def scenes(*boxes: list[list[int]]) -> Scenes:

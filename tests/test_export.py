@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from airscene import AirsceneError, Predictor, load
+from airscene.air.model import AIR
 from airscene.cli import main
 from airscene.config import DataConfig, ModelConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
-from airscene.export import difference, export, program, sample_images
-from airscene.model import AIR
+from airscene.export.export import difference, export, program, sample_images
 
 MISSING = [name for name in ("jax2onnx", "onnx", "onnxruntime") if find_spec(name) is None]
 needs_onnx = pytest.mark.skipif(
@@ -219,7 +219,7 @@ def test_a_wrong_file_is_not_written(tiny: ModelConfig, tmp_path: Path, monkeypa
     def other(content: bytes):
         return jax.jit(program(predictor(tiny, seed=4)))
 
-    monkeypatch.setattr("airscene.export.from_stablehlo", other)
+    monkeypatch.setattr("airscene.export.export.from_stablehlo", other)
     with pytest.raises(AirsceneError, match="differs from JAX by"):
         export(predictor(tiny), tmp_path / "a.stablehlo", "stablehlo", "a")
     assert not list(tmp_path.iterdir())

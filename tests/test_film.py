@@ -15,12 +15,15 @@ import jax
 import numpy as np
 import pytest
 
-from airscene import film, runs, tasks, training
+from airscene.air import film
+from airscene.air import task as training
 from airscene.cli import main
 from airscene.config import DataConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import Scenes
 from airscene.errors import AirsceneError
+from airscene.runs import run as runs
+from airscene.training import tasks
 
 CI = os.environ.get("CI") == "true"
 writes = pytest.mark.skipif(

@@ -12,18 +12,18 @@ from scipy.stats import binom
 
 import airscene
 from airscene import AirsceneError
+from airscene.air.evaluation import iou
+from airscene.air.predictor import as_seen
+from airscene.air.survey import otsu, survey
+from airscene.air.tiling import Candidate, count_posterior, infer_tiled, merged
 from airscene.cli import main
 from airscene.config import DataConfig, ModelConfig
 from airscene.data import make_scenes
 from airscene.data.digits import embedded_digits
 from airscene.data.folder import as_scenes, known_counts, look_at
 from airscene.data.scenes import compose
-from airscene.evaluation import iou
-from airscene.images import read_images
-from airscene.inference import as_seen
-from airscene.runs import Run
-from airscene.survey import otsu, survey
-from airscene.tiling import Candidate, count_posterior, infer_tiled, merged
+from airscene.io.images import read_images
+from airscene.runs.run import Run
 
 SMALL = ["--steps=4", "--eval-every=2", "--batch=4", "--mlp=8", "--codes=4", "--patch-features=4"]
 

@@ -13,7 +13,7 @@ from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.errors import AirsceneError
 from airscene.experiments import EXPERIMENTS, Experiment, gallery, speed
 from airscene.experiments.page import Page
-from airscene.progress import train_once
+from airscene.output.progress import train_once
 
 CONFIG = TrainConfig(
     steps=2,

@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from airscene import attention
+from airscene.air.glimpses import DRAW, STROKES
+from airscene.air.model import AIR
 from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
-from airscene.glimpses import DRAW, STROKES
-from airscene.model import AIR
+from airscene.nn import attention
 
 CONFIG = ModelConfig(
     height=9, width=9, max_objects=1, core="whole", count_prior="table", count_table=(0.0, 1.0),

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from airscene.errors import AirsceneError
-from airscene.images import decode, find_files, named_images, read_images
+from airscene.io.images import decode, find_files, named_images, read_images
 
 
 def encoded(array, form="PNG", **options):

@@ -9,11 +9,11 @@ import pytest
 
 import airscene
 from airscene import AirsceneError, Predictor
+from airscene.air.evaluation import iou
+from airscene.air.predictor import Frame, Places, bundled
 from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
-from airscene.evaluation import iou
-from airscene.inference import Frame, Places, bundled
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,17 @@ from scipy.ndimage import gaussian_filter1d
 from scipy.stats import bernoulli, norm
 
 import airscene
-from airscene import AirsceneError, Parameter, checkpoint
-from airscene.inverse import evaluation, objective, optimise
+from airscene import AirsceneError, Parameter
+from airscene.air.priors import Normal
+from airscene.experiments import optimise
+from airscene.inverse import evaluation, objective
 from airscene.inverse.config import InverseConfig, NetworkConfig
-from airscene.inverse.inference import InversePredictor
 from airscene.inverse.model import InverseNetwork, Omega, PatchCore
 from airscene.inverse.objective import Comparison, Likelihood
+from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import Problem, make_problem
-from airscene.inverse.training import InverseTrainer, make_pictures, start
-from airscene.priors import Normal
+from airscene.inverse.task import InverseTrainer, make_pictures, start
+from airscene.io import weights as checkpoint
 from airscene.renderers import Renderer, Slots
 from airscene.renderers.differences import differentiable
 

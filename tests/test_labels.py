@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from airscene import training
+from airscene.air import task as training
+from airscene.air.labels import CENTRE_SD, Labels, _away, choose, label_loss
+from airscene.air.model import AIR
+from airscene.air.priors import log_count_posterior
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import UNKNOWN
-from airscene.devices import alone, sharded
 from airscene.errors import AirsceneError
-from airscene.labels import CENTRE_SD, Labels, _away, choose, label_loss
-from airscene.model import AIR
 from airscene.presets import DRAW
-from airscene.priors import log_count_posterior
+from airscene.training.devices import alone, sharded
 
 SMALL = ModelConfig(hidden=16, mlp=16, codes=4, window=8, patch_features=4)
 CONFIG = TrainConfig(batch=8, labels=0.1, model=SMALL, data=DataConfig(scenes=200))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from airscene import attention
+from airscene.air.model import AIR, Terms, tight_box
 from airscene.config import ModelConfig
-from airscene.model import AIR, Terms, tight_box
+from airscene.nn import attention
 
 
 def make(config, seed=0):

@@ -13,11 +13,11 @@ from airscene.cli import main
 from airscene.experiments import objects
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.problem import make_problem
-from airscene.inverse.training import InverseTrainer, make_pictures
-from airscene.inverse.training import start as begin
+from airscene.inverse.task import InverseTrainer, make_pictures
+from airscene.inverse.task import start as begin
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import OBJECTS
-from airscene.runs import Run, train_run
+from airscene.runs.run import Run, train_run
 
 SMALL = ["--steps=4", "--eval-every=2", "--batch=4", "--scenes=50", "--hidden=8", "--seeds=2"]
 
@@ -33,7 +33,7 @@ def run(*words):
 
 
 def test_train_report_and_resume(gl, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("airscene.inverse.results.EVAL_SCENES", 40)
+    monkeypatch.setattr("airscene.inverse.report.EVAL_SCENES", 40)
     out = tmp_path / "run"
     assert run("train", "objects", "--out", out, *SMALL) == 0
     for name in ("model.safetensors", "report.html", "figures/reconstructions.png", "result.json"):

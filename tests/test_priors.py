@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from scipy.special import expit
 
-from airscene.config import ModelConfig
-from airscene.errors import AirsceneError
-from airscene.networks import positive
-from airscene.priors import (
+from airscene.air.priors import (
     Normal,
     at_least,
     log_count_posterior,
@@ -23,6 +20,9 @@ from airscene.priors import (
     present,
     unary_probabilities,
 )
+from airscene.config import ModelConfig
+from airscene.errors import AirsceneError
+from airscene.nn.networks import positive
 
 PRIORS = {
     "geometric": (ModelConfig(max_objects=4, object_cost=0.7), np.exp(-0.7 * np.arange(5))),

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from airscene import tasks
 from airscene.cli import main
 from airscene.config import TrainConfig
 from airscene.experiments import generalisation, variance
 from airscene.experiments.tables import csv_text
-from airscene.progress import train_once
+from airscene.output.progress import train_once
+from airscene.training import tasks
 
 MODELS = {"air", "dair", "draw"}
 TINY = generalisation.Size("digits", large=60, most=3, scenes=50, test_scenes=20)

@@ -11,10 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from airscene import figures, load, runs, sweep, training
+from airscene import load
+from airscene.air import task as training
+from airscene.air.labels import Labels
 from airscene.cli import main
 from airscene.config import TRACEABLE, ModelConfig, TrainConfig, configured
-from airscene.labels import Labels
+from airscene.output import figures
+from airscene.runs import run as runs
+from airscene.runs import sweep
 
 VALUES = {
     "learning_rate": (1e-3, 1e-2),

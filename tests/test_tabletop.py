@@ -12,19 +12,21 @@ from pages import drawn, table
 from PIL import Image
 from rich.console import Console
 
-from airscene import AirsceneError, cli, figures, tasks
+from airscene import AirsceneError, cli
 from airscene.config import EVAL_SEED
 from airscene.experiments import plots, tabletop
+from airscene.experiments.illustration import from_above
 from airscene.experiments.page import Page
-from airscene.figures import png
 from airscene.inverse.config import InverseConfig, NetworkConfig
-from airscene.inverse.illustration import from_above
-from airscene.inverse.inference import InversePredictor
 from airscene.inverse.model import InverseNetwork
+from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import WORLDS, make_problem
+from airscene.output import figures
+from airscene.output.figures import png
 from airscene.renderers import Slots
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import TABLETOP
+from airscene.training import tasks
 
 TINY = tabletop.Size(test_scenes=20, shown=4, above=1)
 SMALL = NetworkConfig(level=True, hidden=8, patch=8, patch_features=4, context=1)

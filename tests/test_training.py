@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import airscene
-from airscene import AirsceneError, training
+from airscene import AirsceneError
+from airscene.air import task as training
+from airscene.air.task import Look
 from airscene.config import ModelConfig, TrainConfig
 from airscene.presets import PRESETS
-from airscene.training import Look
 
 
 def images(config: ModelConfig, scenes: int = 40) -> np.ndarray:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from airscene import figures
+from airscene.air.estimators import NVIL, Aux, Estimator, Marginal, Moments
+from airscene.air.model import AIR
 from airscene.config import DataConfig, TrainConfig
 from airscene.errors import AirsceneError
-from airscene.estimators import NVIL, Aux, Estimator, Marginal, Moments
 from airscene.experiments import plots, variance
-from airscene.model import AIR
+from airscene.output import figures
 
 KEYS = jax.random.split(jax.random.key(3), 200)
 COLD = jnp.array(1.0)

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from airscene.air.fitting import fit
+    from airscene.air.predictor import Predictor, load
+    from airscene.air.scene import Object, Scene
     from airscene.errors import AirsceneError
-    from airscene.fitting import fit
-    from airscene.inference import Predictor, load
     from airscene.inverse.fitting import invert
-    from airscene.inverse.inference import InversePredictor, Layout, Thing
+    from airscene.inverse.predictor import InversePredictor, Layout, Thing
     from airscene.inverse.problem import Parameter
-    from airscene.scene import Object, Scene
 
 _HOMES = {
     "AirsceneError": "errors",
-    "InversePredictor": "inverse.inference",
-    "Layout": "inverse.inference",
-    "Object": "scene",
+    "InversePredictor": "inverse.predictor",
+    "Layout": "inverse.predictor",
+    "Object": "air.scene",
     "Parameter": "inverse.problem",
-    "Predictor": "inference",
-    "Scene": "scene",
-    "Thing": "inverse.inference",
-    "fit": "fitting",
+    "Predictor": "air.predictor",
+    "Scene": "air.scene",
+    "Thing": "inverse.predictor",
+    "fit": "air.fitting",
     "invert": "inverse.fitting",
-    "load": "inference",
+    "load": "air.predictor",
 }
 
 __all__ = [

@@ -17,9 +17,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from airscene.air.columns import arrow
 from airscene.bulk.jobs import Job
 from airscene.bulk.manifest import Done, Manifest
-from airscene.columns import arrow
 from airscene.errors import AirsceneError
 
 AHEAD = 2

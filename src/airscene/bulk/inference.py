@@ -9,12 +9,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from airscene import columns
+from airscene.air import columns
+from airscene.air.predictor import (
+    BATCHES,
+    Frame,
+    Places,
+    Predictor,
+    answers,
+    as_seen,
+    load,
+    resolve,
+)
 from airscene.bulk import sources, storage
 from airscene.bulk.jobs import Job
 from airscene.errors import AirsceneError
-from airscene.inference import BATCHES, Frame, Places, Predictor, answers, as_seen, load, resolve
-from airscene.inverse.inference import small
+from airscene.inverse.predictor import small
 
 BATCH, WEIGHTS = BATCHES[-1], "_model.safetensors"
 MOST_BYTES = 2**28

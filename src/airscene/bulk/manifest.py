@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from airscene.air.columns import arrow
 from airscene.bulk import storage
 from airscene.bulk.jobs import Job
-from airscene.columns import arrow
 from airscene.errors import AirsceneError
 
 MANIFEST, PARTS = "_manifest.json", "_parts.jsonl"

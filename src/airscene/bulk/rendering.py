@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from airscene.air.columns import arrow
 from airscene.bulk.jobs import Job
-from airscene.columns import arrow
 from airscene.config import require
 from airscene.inverse.problem import make_problem
-from airscene.inverse.training import SIZES, render_all
+from airscene.inverse.task import SIZES, render_all
 from airscene.renderers import Slots, random_look
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE

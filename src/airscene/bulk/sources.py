@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from airscene.air.columns import arrow
 from airscene.bulk import storage
-from airscene.columns import arrow
 from airscene.errors import AirsceneError
-from airscene.images import SUFFIXES, decode, find_files, named, read_bytes, stack_header
+from airscene.io.images import SUFFIXES, decode, find_files, named, read_bytes, stack_header
 
 Read = tuple[str, np.ndarray | AirsceneError]
 IMAGE_COLUMNS = ("image", "images", "png", "jpg", "bytes")

@@ -12,7 +12,7 @@ from airscene.errors import AirsceneError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from airscene.comparison import Comparison
+    from airscene.air.comparison import Comparison
 
 DESCRIPTION = """Two models on the same held-out scenes. The 95% interval of a difference is that of
 2,000 sets of scenes, drawn with replacement from these (a paired bootstrap)."""
@@ -43,8 +43,9 @@ def compare(argv: list[str]) -> int:
     if options.scenes < 1 or options.seed < 0:
         raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
     use_compilation_cache()
-    from airscene import checkpoint, comparison
-    from airscene.inference import load
+    from airscene.air import comparison
+    from airscene.air.predictor import load
+    from airscene.io import weights as checkpoint
 
     names = options.a, options.b
     a, b = (load(name) for name in names)
@@ -65,7 +66,7 @@ def _print(made: "Comparison", names: tuple[str, str], console: "Console") -> No
     from rich import box
     from rich.table import Table
 
-    from airscene.comparison import disagreement_rows
+    from airscene.air.comparison import disagreement_rows
 
     head, *rows = made.rows(notes=False)
     title = f"{made.result['scenes']:,} held-out scenes; A is {names[0]}, B is {names[1]}"

@@ -10,7 +10,7 @@ from airscene.commands.options import parse, screen, use_compilation_cache
 from airscene.errors import AirsceneError
 
 if TYPE_CHECKING:
-    from airscene.film import Tick
+    from airscene.air.film import Tick
 
 DESCRIPTION = """Two films. training.mp4: how a run learned, if it was trained with --snapshots.
 live.mp4: the model at work on moving objects, with the time that each image takes."""
@@ -41,8 +41,10 @@ def film(argv: list[str]) -> int:
     if not 1 <= options.scenes <= 100:
         raise AirsceneError(f"--scenes must lie between 1 and 100, not {options.scenes}")
     use_compilation_cache()
-    from airscene import film, runs, training
-    from airscene.inference import Predictor, load
+    from airscene.air import film
+    from airscene.air import task as training
+    from airscene.air.predictor import Predictor, load
+    from airscene.runs import run as runs
 
     film.writer()  # it may be missing
     predictor, run = load(options.model), runs.run_of(options.model)

@@ -143,7 +143,7 @@ class Work:
     """Images in, scenes out; what cannot be read is said and counted."""
 
     def __init__(self, options: Any):
-        from airscene.inference import Predictor, load
+        from airscene.air.predictor import Predictor, load
 
         self.options, self.bad = options, 0
         self.predictor = load(options.model, options.max_objects, options.canvas)
@@ -156,7 +156,7 @@ class Work:
 
     def _files(self) -> list[Any]:
         """What the words name. A word that names nothing is said; alone, it is an error."""
-        from airscene.images import find_files
+        from airscene.io.images import find_files
 
         found: list[Any] = []
         overlays = self.options.overlay and self.options.overlay.resolve()
@@ -220,7 +220,7 @@ class Work:
                 yield name, image, scene
 
     def _images(self) -> Iterator[Named]:
-        from airscene.inference import as_float_image
+        from airscene.air.predictor import as_float_image
 
         for file in self.files:
             for name, image in self._read(file):
@@ -233,7 +233,7 @@ class Work:
                 self._bar.advance(self._task)
 
     def _read(self, file: Any) -> list[Named]:
-        from airscene.images import decode, named, named_images, read_bytes
+        from airscene.io.images import decode, named, named_images, read_bytes
 
         try:
             if file == STDIN:
@@ -262,8 +262,9 @@ class Work:
         """Draw what was found into a picture of its own."""
         from PIL import Image
 
-        from airscene import checkpoint, figures
-        from airscene.inference import as_float_image
+        from airscene.air.predictor import as_float_image
+        from airscene.io import weights as checkpoint
+        from airscene.output import figures
 
         image = as_float_image(image)
         if self.plain:
@@ -308,7 +309,7 @@ def _mostly_light(image: "np.ndarray") -> bool:
     """Whether the background seems to be light."""
     import numpy as np
 
-    from airscene.inference import as_float_image
+    from airscene.air.predictor import as_float_image
 
     return float(np.median(as_float_image(image))) > 0.5
 

@@ -7,8 +7,8 @@ from airscene.config import options as as_options
 def models(argv: list[str]) -> int:
     """List the models that come along."""
     no_options(argv, "models", "The models that come along, and how they were trained.")
-    from airscene.checkpoint import load_note
-    from airscene.inference import bundled
+    from airscene.air.predictor import bundled
+    from airscene.io.weights import load_note
 
     for name, path in bundled().items():
         note = load_note(path)

@@ -43,9 +43,10 @@ def evaluate(argv: list[str]) -> int:
     if options.scenes < 1 or options.seed < 0:
         raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
     use_compilation_cache()
-    from airscene import checkpoint, runs
+    from airscene.air.predictor import Predictor, load
     from airscene.data import DATASETS
-    from airscene.inference import Predictor, load
+    from airscene.io import weights as checkpoint
+    from airscene.runs import run as runs
 
     predictor = load(options.model, options.max_objects, options.canvas)
     run = runs.run_of(options.model)
@@ -60,7 +61,7 @@ def evaluate(argv: list[str]) -> int:
             result |= {"data": data}
             result |= {"counts": counts} if data in DATASETS and DATASETS[data].composed else {}
         else:
-            from airscene.inverse import results
+            from airscene.inverse import report as results
 
             if options.counts:
                 raise AirsceneError(f"{options.model} has scenes of any count: no --counts")
@@ -88,7 +89,7 @@ def report(argv: list[str]) -> int:
 
     options = parse(Report, "airscene report", argv, description="Write report.html for a run.")
     use_compilation_cache()
-    from airscene import runs
+    from airscene.runs import run as runs
 
     run = runs.Run.open(options.run)
     with screen(stderr=True).status("evaluating and writing the report"):
@@ -102,7 +103,7 @@ def print_result(result: dict[str, Any], console: "Console") -> None:
     from rich import box
     from rich.table import Table
 
-    from airscene.report import MEASURES, in_words
+    from airscene.output.report import MEASURES, in_words
 
     seeds = result.get("per_seed", {})
     several = len(seeds.get("seed", ())) > 1

@@ -10,7 +10,7 @@ from airscene.errors import AirsceneError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from airscene.sweep import Sweep
+    from airscene.runs.sweep import Sweep
 
 
 def sweep(argv: list[str]) -> int:
@@ -40,7 +40,7 @@ def sweep(argv: list[str]) -> int:
     if not options.set:
         raise AirsceneError("what is to be swept? --set SETTING=VALUE,VALUE,…")
     use_compilation_cache()
-    from airscene import sweep as sweep_
+    from airscene.runs import sweep as sweep_
 
     out = options.out or Path("sweeps") / options.preset
     out = out.resolve() if options.engine == "ray" else out  # workers are elsewhere
@@ -59,8 +59,8 @@ def sweep(argv: list[str]) -> int:
 
 
 def _here(work: "Sweep", console: "Console") -> bool:
-    from airscene.progress import Table, bar
-    from airscene.sweep import train_group
+    from airscene.output.progress import Table, bar
+    from airscene.runs.sweep import train_group
 
     todo = _begin(work, console)
     for index in todo:
@@ -74,8 +74,8 @@ def _here(work: "Sweep", console: "Console") -> bool:
 
 
 def _by_ray(work: "Sweep", console: "Console") -> bool:
-    from airscene.progress import bar
-    from airscene.sweep import by_ray
+    from airscene.output.progress import bar
+    from airscene.runs.sweep import by_ray
 
     todo = _begin(work, console)
     with bar(sum(work.groups[i][0].config.steps for i in todo), console) as on_step:
@@ -109,8 +109,9 @@ def _many(number: int, what: str) -> str:
 
 def _conclude(work: "Sweep", console: "Console") -> None:
     """The table on the screen, sweep.csv and sweep.png."""
-    from airscene import checkpoint, figures
     from airscene.experiments.tables import csv_text
+    from airscene.io import weights as checkpoint
+    from airscene.output import figures
 
     rows = work.rows()
     checkpoint.write_text(work.path / "sweep.csv", csv_text(rows))
@@ -127,7 +128,7 @@ def _print(work: "Sweep", rows: list[dict[str, Any]], console: "Console") -> Non
     from rich.table import Table
 
     from airscene.experiments.tables import spread
-    from airscene.sweep import in_words
+    from airscene.runs.sweep import in_words
 
     counted = any(np.isfinite(row["count_accuracy"]) for row in rows)
     several = work.cells[0].config.seeds > 1

@@ -30,7 +30,7 @@ def _text(make: Callable[[Any], Add], out: Path | None) -> Iterator[Add]:
     if out is None:
         yield make(sys.stdout)
         return
-    from airscene import checkpoint
+    from airscene.io import weights as checkpoint
 
     with checkpoint.atomic(out) as temporary, temporary.open("w", newline="") as file:
         yield make(file)
@@ -69,7 +69,8 @@ def _short(thing: dict[str, Any]) -> list[Any]:
 @contextmanager
 def _parquet(out: Path, layouts: bool) -> Iterator[Add]:
     """Most of what the lines of JSON hold, as columns."""
-    from airscene import checkpoint, columns
+    from airscene.air import columns
+    from airscene.io import weights as checkpoint
 
     rows, parquet = [], columns.arrow().parquet
 

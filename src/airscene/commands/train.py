@@ -13,7 +13,7 @@ from airscene.errors import AirsceneError
 from airscene.presets import PRESETS, preset
 
 if TYPE_CHECKING:
-    from airscene.runs import Run
+    from airscene.runs.run import Run
 
 C = TypeVar("C")
 
@@ -56,7 +56,8 @@ def train(argv: list[str]) -> int:
         raise AirsceneError("which folder? airscene train folder PATH")
     options = _parse(name, words, usual)
     use_compilation_cache()
-    from airscene import processes, runs
+    from airscene.runs import run as runs
+    from airscene.training import processes
 
     team = processes.find_team(
         options.coordinator, options.processes, options.process_id, os.environ
@@ -94,7 +95,7 @@ def _parse(name: str, words: list[str], default: Any) -> Any:
 
 def _run(name: str, words: list[str], options: Train) -> "Run":
     """The run that is asked for: a new one, or one to go on with."""
-    from airscene import runs
+    from airscene.runs import run as runs
 
     out = options.out or _free_folder(Path("runs") / name)
     if not (out / "config.json").is_file():
@@ -140,8 +141,9 @@ def _looked_at(path: str, words: list[str]) -> Any:
 
 
 def _train(run: "Run", options: Train) -> int:
-    from airscene import processes, runs
-    from airscene.progress import train_with_table
+    from airscene.output.progress import train_with_table
+    from airscene.runs import run as runs
+    from airscene.training import processes
 
     console = screen(quiet=not processes.first())
     finished = train_with_table(

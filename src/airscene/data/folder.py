@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from airscene.air.predictor import as_float_image, as_seen, at_size
+from airscene.air.survey import Survey, looked_at, middle, survey
 from airscene.config import ModelConfig
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.errors import AirsceneError
-from airscene.images import find_files, named_images
-from airscene.inference import as_float_image, as_seen, at_size
-from airscene.survey import Survey, looked_at, middle, survey
+from airscene.io.images import find_files, named_images
 
 HELD_OUT = 10
 """One picture in so many is held out."""

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from airscene import images
+from airscene.air.predictor import Predictor, as_float_image, bundled, load
+from airscene.air.scene import Scene
 from airscene.errors import AirsceneError
-from airscene.inference import Predictor, as_float_image, bundled, load
-from airscene.inverse.inference import InversePredictor, Layout
-from airscene.scene import Scene
+from airscene.inverse.predictor import InversePredictor, Layout
+from airscene.io import images
 
 MOST_PIXELS = 16_000_000
 """Of an image to look at."""

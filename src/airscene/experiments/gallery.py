@@ -17,10 +17,11 @@ import jax
 from rich.console import Console
 
 import airscene
-from airscene import checkpoint, report
 from airscene.errors import AirsceneError
 from airscene.experiments import EXPERIMENTS
-from airscene.figures import png
+from airscene.io import weights as checkpoint
+from airscene.output import report
+from airscene.output.figures import png
 
 TITLE = "Attend, Infer, Repeat: the paper's results, made again"
 KICKER = "airscene reproduce all"

@@ -17,20 +17,21 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures
+from airscene.air.evaluation import count_figures
+from airscene.air.model import AIR
+from airscene.air.predictor import Predictor, load
+from airscene.air.task import look
 from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig, from_dict
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
-from airscene.evaluation import count_figures
 from airscene.experiments import plots, variance
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, read_csv, spread
-from airscene.inference import Predictor, load
-from airscene.model import AIR
+from airscene.io import weights as checkpoint
+from airscene.output import figures
+from airscene.output.progress import train_once
 from airscene.presets import DIFFERENCE, DRAW
-from airscene.progress import train_once
-from airscene.runs import Run
-from airscene.training import look
+from airscene.runs.run import Run
 
 LABELS = {
     "draw": "DRAW",

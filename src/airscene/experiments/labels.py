@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint
 from airscene.config import DataConfig, TrainConfig
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
-from airscene.progress import train_once
-from airscene.runs import Run
+from airscene.io import weights as checkpoint
+from airscene.output.progress import train_once
+from airscene.runs.run import Run
 
 SHARES = (0.001, 0.01, 0.1, 1.0)
 STAGES = (100, 200, 400)

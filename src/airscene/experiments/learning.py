@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures
+from airscene.air.evaluation import looked_at
+from airscene.air.predictor import Predictor, load
+from airscene.air.task import pick
 from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
-from airscene.evaluation import looked_at
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
-from airscene.inference import Predictor, load
+from airscene.io import weights as checkpoint
+from airscene.output import figures
+from airscene.output.progress import train_once
 from airscene.presets import preset
-from airscene.progress import train_once
-from airscene.runs import Run, best_seed
-from airscene.training import pick
+from airscene.runs.run import Run, best_seed
 
 SHOWN = 10
 """Scenes in a figure."""

@@ -14,28 +14,30 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures
+from airscene.air.predictor import load
+from airscene.air.task import pick
 from airscene.config import EVAL_SEED
-from airscene.experiments import plots
+from airscene.experiments import optimise, plots
+from airscene.experiments.illustration import illustrate
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
-from airscene.inference import load
-from airscene.inverse import evaluation, optimise, results
+from airscene.inverse import evaluation
+from airscene.inverse import report as results
 from airscene.inverse.config import InverseConfig, NetworkConfig
-from airscene.inverse.illustration import illustrate
-from airscene.inverse.inference import InversePredictor
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood
+from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import WORLDS, Problem, make_problem
-from airscene.inverse.training import Pictures, make_pictures, render_all
-from airscene.progress import train_once
+from airscene.inverse.task import Pictures, make_pictures, render_all
+from airscene.io import weights as checkpoint
+from airscene.output import figures
+from airscene.output.progress import train_once
 from airscene.renderers import Renderer, Slots, box_average, make_renderer
 from airscene.renderers.differences import differentiable
 from airscene.renderers.host import clear_errors, draw
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE
-from airscene.runs import Run, best_seed
-from airscene.training import pick
+from airscene.runs.run import Run, best_seed
 
 LABELS = {"air": "AIR", "score": "AIR, score function", "supervised": "supervised"}
 MEASURES = {

@@ -12,18 +12,19 @@ from jaxtyping import Float, Int
 from rich.console import Console
 from scipy.stats import rankdata
 
-from airscene import checkpoint, figures
+from airscene.air.predictor import Predictor, load
+from airscene.air.task import pick
 from airscene.config import TrainConfig
 from airscene.data.omniglot import HELD_OUT, drawn_strokes
 from airscene.data.scenes import as_float
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text
-from airscene.inference import Predictor, load
+from airscene.io import weights as checkpoint
+from airscene.output import figures
+from airscene.output.progress import train_once
 from airscene.presets import preset
-from airscene.progress import train_once
-from airscene.runs import Run, best_seed
-from airscene.training import pick
+from airscene.runs.run import Run, best_seed
 
 SHOWN = 12
 RESAMPLES = 1_000

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-from airscene.figures import (
+from airscene.output.figures import (
     ERROR_COLOURS,
     FAINT,
     GREEN,
@@ -35,7 +35,7 @@ from airscene.figures import (
 )
 
 if TYPE_CHECKING:
-    from airscene.scene import Scene
+    from airscene.air.scene import Scene
 
 MODEL_COLOURS = {
     "AIR": RED,

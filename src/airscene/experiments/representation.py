@@ -18,8 +18,17 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 from rich.console import Console
 
-from airscene import checkpoint
-from airscene.baselines import (
+from airscene.air.model import AIR
+from airscene.air.predictor import Predictor, load
+from airscene.air.priors import log_count_posterior
+from airscene.air.task import pick
+from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
+from airscene.data import Scenes, make_scenes
+from airscene.data.digits import embedded_split, mnist_split
+from airscene.data.scenes import as_float, compose
+from airscene.errors import AirsceneError
+from airscene.experiments import plots
+from airscene.experiments.baselines import (
     AutoEncoder,
     CodeClassifier,
     PixelClassifier,
@@ -30,21 +39,12 @@ from airscene.baselines import (
     intensities,
     reconstruction,
 )
-from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
-from airscene.data import Scenes, make_scenes
-from airscene.data.digits import embedded_split, mnist_split
-from airscene.data.scenes import as_float, compose
-from airscene.errors import AirsceneError
-from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, read_csv, spread
-from airscene.inference import Predictor, load
-from airscene.model import AIR
+from airscene.io import weights as checkpoint
+from airscene.output.progress import train_once
 from airscene.presets import DIFFERENCE, preset
-from airscene.priors import log_count_posterior
-from airscene.progress import train_once
-from airscene.runs import Run
-from airscene.training import pick
+from airscene.runs.run import Run
 
 METHODS = {
     "dair": "DAIR",

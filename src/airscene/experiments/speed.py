@@ -10,22 +10,21 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint
+from airscene.air.predictor import Predictor, infer_compiled, load
 from airscene.config import DataConfig, from_dict
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
-from airscene.experiments import plots
+from airscene.experiments import optimise, plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text
-from airscene.inference import Predictor, infer_compiled, load
-from airscene.inverse import optimise
-from airscene.inverse.inference import infer_compiled as invert_compiled
 from airscene.inverse.objective import Likelihood
+from airscene.inverse.predictor import infer_compiled as invert_compiled
 from airscene.inverse.problem import WORLDS
+from airscene.io import weights as checkpoint
+from airscene.output.timing import seconds
 from airscene.renderers import make_renderer
 from airscene.renderers.differences import differentiable
-from airscene.timing import seconds
 
 PAPER = {
     "2D step, AIR": 5.6,

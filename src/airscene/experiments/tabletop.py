@@ -15,27 +15,30 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from airscene import checkpoint, figures
+from airscene.air.predictor import bundled, load
+from airscene.air.task import pick
 from airscene.config import EVAL_SEED
 from airscene.data.files import given
 from airscene.experiments import plots
+from airscene.experiments.illustration import from_above
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
-from airscene.images import find_files, named_images
-from airscene.inference import bundled, load
-from airscene.inverse import evaluation, inference, results
+from airscene.inverse import evaluation
+from airscene.inverse import predictor as inference
+from airscene.inverse import report as results
 from airscene.inverse.config import InverseConfig
-from airscene.inverse.illustration import from_above
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.problem import WORLDS, Problem, make_problem
-from airscene.inverse.training import Pictures, make_pictures, render_all
+from airscene.inverse.task import Pictures, make_pictures, render_all
+from airscene.io import weights as checkpoint
+from airscene.io.images import find_files, named_images
+from airscene.output import figures
+from airscene.output.progress import train_once
 from airscene.presets import preset
-from airscene.progress import train_once
 from airscene.renderers import Renderer, Slots, make_renderer
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE, TABLETOP, Light, World
-from airscene.runs import Run
-from airscene.training import pick
+from airscene.runs.run import Run
 
 LABELS = {
     "air": "AIR",

@@ -30,13 +30,13 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
+from airscene.air.estimators import Batch, Estimator, make_estimator, rollouts
+from airscene.air.model import AIR
+from airscene.air.task import Images, count_temperature, pick, start, train_chunk
 from airscene.config import DataConfig, ModelConfig, TrainConfig
 from airscene.data import make_scenes
-from airscene.devices import alone, sharded
 from airscene.errors import AirsceneError
-from airscene.estimators import Batch, Estimator, make_estimator, rollouts
-from airscene.model import AIR
-from airscene.training import Images, count_temperature, pick, start, train_chunk
+from airscene.training.devices import alone, sharded
 
 ESTIMATORS = ("marginal", "nvil", "concrete", "vimco")
 LIKELIHOODS = ("gaussian", "bernoulli")

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from airscene import training
+from airscene.air import task as training
+from airscene.air.fitting import as_uint8
 from airscene.config import configured
 from airscene.errors import AirsceneError
-from airscene.fitting import as_uint8
 from airscene.inverse.config import SEVERAL, InverseConfig, NetworkConfig
-from airscene.inverse.inference import InversePredictor
+from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import Parameter, Problem
-from airscene.inverse.training import InverseTrainer, Pictures, make_pictures
+from airscene.inverse.task import InverseTrainer, Pictures, make_pictures
 from airscene.renderers import Renderer, box_average
 from airscene.renderers.function import Function
 

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from airscene.attention import read
+from airscene.air.priors import Normal
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.problem import Problem
-from airscene.networks import MLP, PatchEmbedding, each, with_neighbours
-from airscene.priors import Normal
+from airscene.nn.attention import read
+from airscene.nn.networks import MLP, PatchEmbedding, each, with_neighbours
 from airscene.renderers import Slots, box_average
 
 CONTRAST = 8.0

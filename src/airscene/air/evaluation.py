@@ -1,0 +1,210 @@
+"""Held-out evaluation: counts, boxes, and the ELBO with its parts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt8
+from scipy.optimize import linear_sum_assignment
+
+from airscene.air.model import AIR
+from airscene.air.predictor import Predictor
+from airscene.air.priors import at_least
+from airscene.config import ModelConfig
+from airscene.data import Scenes
+from airscene.data.scenes import as_float
+
+IW_SAMPLES = 100
+IW_SCENES = 200  # what importance weighting gains over the ELBO is measured on so many scenes,
+IW_WORK = 3 * 50 * 50  # fewer where steps times pixels exceed this
+MATCH = 0.5  # a box is found if its intersection over union with the true one reaches this
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of one model (`result`), and what was inferred, for pictures."""
+
+    result: dict[str, Any]
+    confusion: Int[np.ndarray, "true inferred"] | None
+    """None where nothing is counted, or the true counts are not known."""
+    found: Any  # a NumPy `Inference`
+    elbo: Float[np.ndarray, " scenes"]
+
+
+def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0, iw: bool = True) -> Evaluation:
+    """All figures of one model; those of counts and boxes where the truth is known.
+
+    Without `iw`, the importance-weighted bound is left out, which takes most of the time.
+    """
+    found = predictor.infer_arrays(as_float(scenes.images))
+    count = np.argmax(found.log_q, axis=1)
+    key_elbo, key_iw = jax.random.split(jax.random.key(seed))
+    sampled, parts = _sampled(predictor.air, scenes.images, key_elbo)
+    bounds = {name: float(jnp.mean(values)) for name, values in parts.items()}
+    if iw:
+        some = scenes.images[: _iw_scenes(predictor.config)]
+        bounds["iw_bound"] = bounds["elbo"] + float(_iw_gain(predictor.air, some, key_iw))
+    result, matrix = {"scenes": len(scenes), **bounds}, None
+    if predictor.config.counts_objects:
+        result |= {
+            "mean_count": float(np.mean(count)),
+            "residual": float(np.mean(found.residual)),
+            "mean_steps": float(np.mean(found.steps)),
+        }
+        if scenes.counted:
+            known = scenes.known
+            true, mine = scenes.counts[known], count[known]
+            matrix = confusion(true, mine, predictor.config.max_objects)
+            result |= {
+                **count_figures(true, mine),
+                "count_accuracy_sampled": float(np.mean(np.asarray(sampled)[known] == true)),
+                "confusion": matrix.tolist(),
+            }
+            result |= {} if known.all() else {"scenes_counted": int(known.sum())}
+        if scenes.boxed:
+            result |= {**_overlapping(scenes, count), **box_figures(scenes, found.box, count)}
+    return Evaluation(result, matrix, found, np.asarray(parts["elbo"]))
+
+
+def looked_at(
+    found: Any, config: ModelConfig
+) -> tuple[Float[np.ndarray, "scenes steps 2"], Bool[np.ndarray, "scenes steps"]]:
+    """Where the windows' centres lie, in pixels (x, y), and which of them are used."""
+    centres = (found.pose[..., 1:] + 1) / 2 * np.array([config.width, config.height])
+    count = np.argmax(found.log_q, axis=1)
+    return centres, np.arange(centres.shape[1]) < count[:, None]
+
+
+def count_figures(
+    true: Int[np.ndarray, " scenes"], inferred: Int[np.ndarray, " scenes"]
+) -> dict[str, float]:
+    """How often the count is right, too high, too low."""
+    return {
+        "count_accuracy": float(np.mean(inferred == true)),
+        "over_counted": float(np.mean(inferred > true)),
+        "under_counted": float(np.mean(inferred < true)),
+    }
+
+
+def confusion(
+    true: Int[np.ndarray, " scenes"], inferred: Int[np.ndarray, " scenes"], most: int
+) -> Int[np.ndarray, "true inferred"]:
+    """Scenes by true count (row) and inferred count (column)."""
+    size = max(most, int(true.max())) + 1
+    matrix = np.zeros((size, size), int)
+    np.add.at(matrix, (true, inferred), 1)
+    return matrix
+
+
+def box_figures(
+    scenes: Scenes, boxes: Int[np.ndarray, "scenes steps 4"], count: Int[np.ndarray, " scenes"]
+) -> dict[str, float]:
+    """Precision and recall at IoU 0.5, and the mean distance of matched centres in pixels.
+
+    With nothing to find and nothing found, precision and recall are 1.
+    """
+    hits, distances = 0, []
+    for true, n_true, mine, n in zip(scenes.boxes, scenes.counts, boxes, count, strict=True):
+        overlap = iou(true[:n_true], mine[:n])
+        rows, columns = linear_sum_assignment(-overlap)
+        hits += int((overlap[rows, columns] >= MATCH).sum())
+        touching = overlap[rows, columns] > 0
+        gap = _centres(true[rows[touching]]) - _centres(mine[columns[touching]])
+        distances.extend(np.hypot(*gap.T))
+    found, there = int(count.sum()), int(scenes.counts.sum())
+    return {
+        "box_precision": hits / found if found else float(there == 0),
+        "box_recall": hits / there if there else 1.0,
+        "centre_error": float(np.mean(distances)) if distances else float("nan"),
+    }
+
+
+def iou(
+    a: Float[np.ndarray, "first 4"] | Int[np.ndarray, "first 4"],
+    b: Float[np.ndarray, "second 4"] | Int[np.ndarray, "second 4"],
+) -> Float[np.ndarray, "first second"]:
+    """Intersection over union of every pair of boxes (x0, y0, x1, y1)."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    shared = np.prod(np.maximum(high - low, 0), axis=-1)
+    area_a, area_b = np.prod(a[:, 2:] - a[:, :2], axis=-1), np.prod(b[:, 2:] - b[:, :2], axis=-1)
+    union = area_a[:, None] + area_b[None] - shared
+    return shared / np.maximum(union, 1e-9)
+
+
+def _centres(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[:, :2] + boxes[:, 2:]) / 2
+
+
+def _overlapping(scenes: Scenes, count: np.ndarray) -> dict[str, float]:
+    """Count accuracy where two objects of the same label overlap, if there are such scenes."""
+    most = scenes.labels.shape[1]
+    subset = np.zeros(len(scenes), bool)
+    for i in range(most):
+        for j in range(i):
+            a, b = scenes.boxes[:, i], scenes.boxes[:, j]
+            cross = (np.maximum(a[:, :2], b[:, :2]) < np.minimum(a[:, 2:], b[:, 2:])).all(axis=1)
+            same = (scenes.labels[:, i] == scenes.labels[:, j]) & (scenes.labels[:, i] >= 0)
+            subset |= cross & same
+    if not subset.any():
+        return {}
+    right = count[subset] == scenes.counts[subset]
+    return {
+        "count_accuracy_same_overlapping": float(right.mean()),
+        "scenes_same_overlapping": int(subset.sum()),
+    }
+
+
+def _iw_scenes(c: ModelConfig) -> int:
+    """So many scenes that the importance-weighted bound takes seconds on any model."""
+    share = IW_WORK / (c.max_objects * c.height * c.width)
+    return max(10, round(IW_SCENES * min(1, share)))
+
+
+@jax.jit
+def _sampled(
+    air: AIR, images: UInt8[Array, "scenes height width channels"], key: Array
+) -> tuple[Int[Array, " scenes"], dict[str, Float[Array, " scenes"]]]:
+    """Counts and the ELBO's parts of each scene, with z (and n) sampled."""
+
+    def one(image, key):
+        key_z, key_n = jax.random.split(key)
+        x = image.astype(jnp.float32) / 255
+        terms = air.terms(x, air.rollout(x, air.noise(key_z)))
+        q, reached = jnp.exp(terms.log_q), at_least(terms.log_q)
+        parts = {
+            "elbo": terms.elbo(),
+            "elbo_log_likelihood": jnp.sum(q * terms.log_lik),
+            "elbo_kl_count": jnp.sum(q * (terms.log_q - terms.log_p)),
+            "elbo_kl_where": jnp.sum(reached * terms.kl_where),
+            "elbo_kl_what": jnp.sum(reached * terms.kl_what),
+        }
+        return jax.random.categorical(key_n, terms.log_q), parts
+
+    keys = jax.random.split(key, len(images))
+    return jax.lax.map(lambda a: one(*a), (images, keys), batch_size=100)
+
+
+@jax.jit
+def _iw_gain(
+    air: AIR, images: UInt8[Array, "scenes height width channels"], key: Array
+) -> Float[Array, ""]:
+    """By how much the importance-weighted bound lies above the ELBO, on the same samples.
+
+    Within each sample n is summed out: log w = log sum_n p(x, z^{1:n}, n) / q(z^{1:n} | x).
+    """
+
+    def one(image, key):
+        x = image.astype(jnp.float32) / 255
+
+        def weigh(key):
+            terms = air.terms(x, air.rollout(x, air.noise(key)))
+            return jax.nn.logsumexp(terms.log_weights()), terms.elbo()
+
+        log_w, elbo = jax.vmap(weigh)(jax.random.split(key, IW_SAMPLES))
+        return jax.nn.logsumexp(log_w) - jnp.log(IW_SAMPLES) - jnp.mean(elbo)
+
+    keys = jax.random.split(key, len(images))
+    return jnp.mean(jax.lax.map(lambda a: one(*a), (images, keys), batch_size=4))

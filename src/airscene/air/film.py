@@ -1,0 +1,468 @@
+"""Films: how a model learned, and how it sees, as MP4 that every browser plays.
+
+A frame shows scenes, their windows in the steps' colours as in all figures, and a few large
+numbers. Pictures are enlarged by whole numbers, so that their pixels stay crisp.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, cycle
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from airscene.air import task as training
+from airscene.air.predictor import Predictor
+from airscene.air.scene import Scene
+from airscene.config import EVAL_SEED
+from airscene.data import Scenes, make_scenes
+from airscene.data.scenes import as_float, place_apart
+from airscene.errors import AirsceneError
+from airscene.io import weights as checkpoint
+from airscene.output.figures import overlay, step_colour
+from airscene.runs.run import Run
+
+WIDTH, HEIGHT = 1280, 720
+BACK, PLAIN, DIM, FAINT, LINE = "#0d1014", "#eef1f5", "#8a93a0", "#2a3038", "#6db3ff"
+
+TRAINING_RATE, SHOWN, HELD = 24, 3, 48
+"""Frames a second of the training film, frames of each snapshot, and of the last one."""
+MEASURED = 500
+"""Held-out scenes that a snapshot's numbers are measured on."""
+PANEL, GRID = (40, 260), (290, 40, 1240, 680)
+"""Where a training frame has its numbers (left, right), and its scenes."""
+
+LIVE_RATE = 30
+SHOT, PAUSE, STILL = 2.5, 0.8, 0.6
+"""Seconds that a number of objects lasts, that none lasts, and that a still picture lasts."""
+SPEED = 0.3
+"""Shares of the image's shorter side by which an object moves in a second."""
+
+Frame = UInt8[np.ndarray, "720 1280 3"]
+Images = UInt8[np.ndarray, "images height width channels"]
+Tick = Callable[[int, int], None]
+"""Is told how much is done, and of how much."""
+
+
+def quiet(done: int, total: int) -> None:
+    """A `Tick` that says nothing."""
+
+
+# --- How a model learned -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one snapshot makes of the scenes."""
+
+    step: int
+    scenes: list[Scene]
+    accuracy: float | None
+    """The share of held-out counts that are right, where that can be known."""
+    elbo: float
+
+
+def training_film(
+    run: Run, path: Path, seed_index: int | None = None, scenes: int = 12, tick: Tick = quiet
+) -> None:
+    """Held-out scenes as each snapshot of a run sees them, one snapshot after the other.
+
+    seed_index: which of the run's seeds (default: the served one).
+    scenes: how many to show.
+    """
+    steps, stages = list(run.snapshots()), []
+    if not steps:
+        raise AirsceneError(f"{run.path} was trained without --snapshots")
+    c, seed = run.config, chosen_seed(run, seed_index)
+    held_out = make_scenes(c.data, c.model, held_out=True, scenes=MEASURED, seed=EVAL_SEED)
+    black = ~held_out.images.any(axis=(1, 2, 3))
+    shown = held_out.images[np.argsort(black, kind="stable")[:scenes]]  # something to see first
+    for step in steps:
+        stages.append(_stage(run, step, seed, shown, held_out))
+        tick(len(stages), len(steps))
+    with movie(path, TRAINING_RATE) as add:
+        for now in range(len(stages)):
+            frame = training_frame(run, shown, stages, now)
+            for _ in range(SHOWN if now + 1 < len(stages) else HELD):
+                add(frame)
+
+
+def chosen_seed(run: Run, seed_index: int | None) -> int:
+    """The index of one of a run's seeds, by default of the served one."""
+    if seed_index is None:
+        note = checkpoint.load_note(run.model) if run.model.is_file() else {}
+        return note.get("seed", run.config.seed) - run.config.seed
+    if not 0 <= seed_index < run.config.seeds:
+        last = run.config.seeds - 1
+        raise AirsceneError(f"seed-index must lie between 0 and {last}, not {seed_index}")
+    return seed_index
+
+
+def _stage(run: Run, step: int, seed: int, shown: Images, held_out: Scenes) -> Stage:
+    models = jax.tree.map(lambda a: a[seed : seed + 1], run.models_at(step))
+    seen = training.look(models, jnp.asarray(held_out.images))
+    right = (np.asarray(seen.count)[0] == held_out.counts)[held_out.known]
+    known = run.config.model.counts_objects and held_out.counted
+    return Stage(
+        step,
+        Predictor(training.pick(models, 0)).infer_seen(shown),
+        float(right.mean()) if known else None,
+        float(seen.elbo[0]),
+    )
+
+
+def training_frame(run: Run, images: Images, stages: Sequence[Stage], now: int) -> Frame:
+    """One of the film's `stages` and the way to it: numbers at the left, scenes at the right."""
+    page, stage, model = Canvas(), stages[now], run.config.model
+    left, right = PANEL
+    counted = stage.accuracy is not None
+    page.text((left, 40), f"airscene  {run.preset}", 17, DIM)
+    page.number((left, 88), "training step", f"{stage.step:,}")
+    said = f"{stage.accuracy:.1%}" if counted else f"{stage.elbo:,.0f}"
+    page.number((left, 190), "counts right" if counted else "ELBO in nats", said)
+    values = [s.elbo if s.accuracy is None else s.accuracy for s in stages]
+    page.curve((left, 308, right, 408), values, [s.step for s in stages], now, counted)
+    if model.counts_objects:
+        page.legend((left, 500), model.max_objects)
+    page.text((left, 640), "above: a held-out image", 14, DIM)
+    page.text((left, 660), "below: what is made of it", 14, DIM)
+    _grid(page, images, stage.scenes, model.counts_objects)
+    return page.array()
+
+
+def _grid(page: "Canvas", images: Images, scenes: Sequence[Scene], windows: bool) -> None:
+    """Images over what is made of them, as large as they can be."""
+    x0, y0, x1, y1 = GRID
+    count, height, width, _ = images.shape
+    gap, between, apart = 10, 4, 22  # of columns, of an image and its scene, of rows
+
+    def fitting(rows: int) -> float:
+        columns = -(-count // rows)
+        across = (x1 - x0 + gap) / columns - gap
+        down = ((y1 - y0 + apart) / rows - apart - between) / 2
+        return min(across / width, down / height)
+
+    rows = max(range(1, count + 1), key=fitting)
+    columns, scale = -(-count // rows), fitting(rows)
+    scale = int(scale) if scale >= 1 else scale
+    tall, wide = round(height * scale), round(width * scale)
+    left = (x0 + x1 - columns * (wide + gap) + gap) // 2
+    top = (y0 + y1 - rows * (2 * tall + between + apart) + apart) // 2
+    for k, (image, scene) in enumerate(zip(as_float(images), scenes, strict=True)):
+        x = left + k % columns * (wide + gap)
+        y = top + k // columns * (2 * tall + between + apart)
+        page.picture((x, y), image, scale)
+        drawn = scene.render().reshape(image.shape)
+        page.picture((x, y + tall + between), drawn, scale, scene if windows else None)
+
+
+# --- How a model sees ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One frame of a stream: the image, what was inferred, and how long that took."""
+
+    image: Float[np.ndarray, "height width channels"]
+    scene: Scene
+    milliseconds: float
+
+
+def live_film(
+    predictor: Predictor,
+    path: Path,
+    scenes: Scenes,
+    seconds: float = 20.0,
+    name: str = "",
+    tick: Tick = quiet,
+) -> None:
+    """Inference over a stream of images, with the time that each took.
+
+    Objects of held-out `scenes` move about, where their boxes are known; else the scenes follow
+    one another. All is inferred before anything is drawn, so that drawing slows nothing down.
+    """
+    frames = max(1, round(LIVE_RATE * seconds))
+    images, sights = stream(scenes, frames), []
+    for image in images[:3]:
+        predictor.infer_seen([image])  # compiles, warms up
+    for image in images:
+        started = time.perf_counter()
+        (scene,) = predictor.infer_seen([image])
+        sights.append(Sight(as_float(image), scene, 1e3 * (time.perf_counter() - started)))
+        tick(len(sights), 2 * frames)
+    means = np.cumsum([s.milliseconds for s in sights]) / np.arange(1, frames + 1)
+    with movie(path, LIVE_RATE) as add:
+        for k, (sight, mean) in enumerate(zip(sights, means, strict=True)):
+            add(live_frame(sight, float(mean), predictor, name))
+            tick(frames + k + 1, 2 * frames)
+
+
+def live_frame(sight: Sight, mean: float, predictor: Predictor, name: str = "") -> Frame:
+    """The image with its windows at the left, the scene drawn back at the right, and numbers."""
+    page, scene, c = Canvas(), sight.scene, predictor.config
+    scale = min(500 / c.height, 510 / c.width)
+    scale = int(scale) if scale >= 1 else scale
+    tall, wide = round(c.height * scale), round(c.width * scale)
+    top, left, right = 72 + (500 - tall) // 2, WIDTH // 2 - 20 - wide, WIDTH // 2 + 20
+    page.picture((left, top), sight.image, scale, scene if c.counts_objects else None, 4)
+    page.picture((right, top), scene.render().reshape(sight.image.shape), scale)
+    page.text((left, top - 34), f"airscene  {name}", 17, DIM)
+    page.text((right, top - 34), "drawn back", 17, DIM)
+    below = top + tall + 22
+    if c.counts_objects:
+        page.legend((right + wide, top - 34), c.max_objects, right=True)
+        sure = f"with probability {scene.count_posterior[scene.count]:.1%}"
+        objects = "1 object" if scene.count == 1 else f"{scene.count} objects"
+        page.number((left, below), sure, objects)
+        page.bars((left + wide, below), scene.count_posterior)
+    page.number((right, below), "for this image", f"{sight.milliseconds:.1f} ms")
+    page.number((right + 250, below), "on average so far", f"{mean:.1f} ms")
+    return page.array()
+
+
+def stream(scenes: Scenes, frames: int, seed: int = 0) -> Images:
+    """So many successive images: moving objects, or scenes one after the other."""
+    crops, apart = cutouts(scenes) if scenes.boxed else ([], False)
+    if not crops:
+        rows = np.arange(frames) // max(1, round(STILL * LIVE_RATE)) % len(scenes)
+        return scenes.images[rows]
+    rng, images = np.random.default_rng(seed), []
+    counts = np.unique(scenes.counts)
+    for count in cycle([*counts[counts > 0], *counts[counts == 0]]):
+        length = round((SHOT if count else PAUSE) * LIVE_RATE)
+        chosen = [crops[i] for i in rng.integers(len(crops), size=count)]
+        images += _shot(chosen, scenes.images.shape[1:], length, apart, rng)
+        if len(images) >= frames:
+            break
+    return np.stack(images[:frames])
+
+
+def cutouts(scenes: Scenes) -> tuple[list[np.ndarray], bool]:
+    """The objects that touch no other, and whether those are all there are."""
+    crops = []
+    for image, boxes, count in zip(
+        as_float(scenes.images), scenes.boxes, scenes.counts, strict=True
+    ):
+        for k, (x0, y0, x1, y1) in enumerate(boxes[:count]):
+            a, b = np.delete(boxes[:count], k, axis=0).reshape(-1, 2, 2).swapaxes(0, 1)
+            if not ((a < (x1, y1)) & (b > (x0, y0))).all(axis=1).any():
+                crops.append(image[y0:y1, x0:x1])
+    return crops, len(crops) == int(scenes.counts.sum())
+
+
+def _shot(
+    crops: Sequence[np.ndarray],
+    shape: tuple[int, ...],
+    length: int,
+    apart: bool,
+    rng: np.random.Generator,
+) -> list[UInt8[np.ndarray, "height width channels"]]:
+    """Objects that move straight on and bounce: off the borders and, `apart`, off one another."""
+    sizes = np.array([crop.shape[:2] for crop in crops], int).reshape(-1, 2)
+    height, width, _ = shape
+    room = np.array([height, width]) - sizes
+    corners = rng.uniform(0, room)
+    if apart:
+        there = np.ones((1, len(crops)), bool)
+        corners = place_apart(sizes[None], there, height, width, rng)[0].astype(float)
+    angles = rng.uniform(0, 2 * np.pi, len(crops))
+    step = SPEED * min(height, width) / LIVE_RATE
+    moves = step * np.stack([np.sin(angles), np.cos(angles)], axis=1)
+    images = []
+    for _ in range(length):
+        images.append(_composed(crops, corners, shape))
+        corners = corners + moves
+        moves = np.where(corners < 0, abs(moves), np.where(corners > room, -abs(moves), moves))
+        corners = corners.clip(0, room)
+        if apart:
+            _collide(corners, moves, sizes)
+    return images
+
+
+def _collide(corners: np.ndarray, moves: np.ndarray, sizes: np.ndarray) -> None:
+    """Boxes that meet exchange their speeds, in place, along the axis on which they just met."""
+    for i, j in combinations(range(len(corners)), 2):
+        ends = corners + sizes
+        depth = np.minimum(ends[i], ends[j]) - np.maximum(corners[i], corners[j])
+        axis = int(np.argmin(depth))
+        towards = (corners + sizes / 2)[i] - (corners + sizes / 2)[j]
+        if (depth > 0).all() and towards[axis] * (moves[i] - moves[j])[axis] < 0:
+            moves[[i, j], axis] = moves[[j, i], axis]
+
+
+def _composed(
+    crops: Sequence[np.ndarray], corners: np.ndarray, shape: tuple[int, ...]
+) -> UInt8[np.ndarray, "height width channels"]:
+    """The sum of crops at places between pixels, clipped."""
+    height, width, channels = shape
+    canvas = np.zeros((height + 1, width + 1, channels))
+    for crop, (y, x) in zip(crops, corners, strict=True):
+        for below in (0, 1):
+            for beside in (0, 1):
+                row, column = int(y) + below, int(x) + beside
+                share = (1 - abs(y - row)) * (1 - abs(x - column))
+                canvas[row : row + crop.shape[0], column : column + crop.shape[1]] += share * crop
+    return np.round(255 * canvas[:height, :width].clip(0, 1)).astype(np.uint8)
+
+
+# --- Drawing and writing frames ------------------------------------------------------------
+
+
+class Canvas:
+    """A dark frame to write numbers and put pictures on."""
+
+    def __init__(self) -> None:
+        self.image = Image.new("RGB", (WIDTH, HEIGHT), BACK)
+        self.draw = ImageDraw.Draw(self.image)
+
+    def array(self) -> Frame:
+        """The frame."""
+        return np.array(self.image)
+
+    def text(
+        self, at: tuple[float, float], text: str, size: int, colour: str, **style: Any
+    ) -> None:
+        """One line, from its top left corner."""
+        bold = style.pop("bold", False)
+        self.draw.text(at, text, colour, _font(size, bold), **{"anchor": "la", **style})
+
+    def number(self, at: tuple[int, int], label: str, value: str) -> None:
+        """A large number over what it is."""
+        self.text(at, value, 46, PLAIN, bold=True)
+        self.text((at[0] + 2, at[1] + 58), label, 17, DIM)
+
+    def picture(
+        self,
+        at: tuple[int, int],
+        image: Float[np.ndarray, "height width channels"],
+        scale: float,
+        scene: Scene | None = None,
+        border: int = 3,
+    ) -> None:
+        """An image, so many times as large, with the windows of a scene."""
+        height, width = image.shape[:2]
+        nothing = Scene(height, width, 1, (), np.ones(1, np.float32), 0.0, 0.0)
+        whole = max(1, int(scale))
+        picture = Image.fromarray(overlay(image, scene or nothing, whole, border))
+        if whole > scale:
+            picture = picture.resize((round(width * scale), round(height * scale)))
+        self.image.paste(picture, at)
+        x, y = at
+        self.draw.rectangle((x - 1, y - 1, x + picture.width, y + picture.height), outline=FAINT)
+
+    def legend(self, at: tuple[int, int], steps: int, right: bool = False) -> None:
+        """The steps' colours in a row, from the left or to the right."""
+        x, y = at
+        label, side, pitch = "windows by step", 22, 34
+        if right:
+            x -= steps * pitch - (pitch - side)
+            self.text((x - 14, y), label, 17, DIM, anchor="ra")
+        else:
+            self.text((x, y), label, 17, DIM)
+            y += 32
+        for step in range(steps):
+            per_row = steps if right else 6
+            left, top = x + step % per_row * pitch, y + step // per_row * pitch
+            box = (left, top, left + side, top + side)
+            self.draw.rectangle(box, outline=step_colour(step), width=3)
+            middle = (left + side / 2 + 0.5, top + side / 2 + 0.5)
+            self.text(middle, str(step + 1), 13, PLAIN, anchor="mm", bold=True)
+
+    def bars(self, corner: tuple[int, int], shares: Float[np.ndarray, " counts"]) -> None:
+        """q(n), a bar for each n; `corner` is the top right one."""
+        right, top = corner
+        pitch, wide, tall = min(34, 200 // len(shares)), min(22, 130 // len(shares)), 52
+        for n, share in enumerate(shares[::-1]):
+            x = right - n * pitch - wide
+            self.draw.rectangle((x, top + tall, x + wide, top + tall + 1), fill=FAINT)
+            high = round(tall * float(share))
+            if high:
+                self.draw.rectangle((x, top + tall - high, x + wide, top + tall), fill=LINE)
+            name = str(len(shares) - 1 - n)
+            self.text((x + wide / 2, top + 60), name, 15, DIM, anchor="ma")
+
+    def curve(
+        self,
+        box: tuple[int, int, int, int],
+        values: Sequence[float],
+        steps: Sequence[int],
+        now: int,
+        bounded: bool,
+    ) -> None:
+        """Values, snapshot by snapshot, as far as `now`; if `bounded`, between 0 and 1."""
+        x0, y0, x1, y1 = box
+        low, high = (0.0, 1.0) if bounded else _span(values)
+        across = np.linspace(x0, x1, len(steps))
+        down = y1 - (y1 - y0) * ((np.array(values) - low) / (high - low)).clip(0, 1)
+        self.draw.line((x0, y1 + 1, x1, y1 + 1), FAINT, 2)
+        if bounded:
+            self.draw.line((x0, y0, x1, y0), FAINT, 1)
+        marks = {0: steps[0], len(steps) - 1: steps[-1]}
+        for k, step in marks.items():
+            style = {"anchor": "ra" if k else "la"}
+            self.text((across[k], y1 + 10), f"{step:,}", 14, DIM, **style)
+        points = np.stack([across, down], axis=1)[: now + 1]
+        self._smooth_line(points[np.isfinite(points).all(axis=1)])
+
+    def _smooth_line(self, points: Float[np.ndarray, "points 2"], fine: int = 4) -> None:
+        """A line and a dot at its end, drawn larger and reduced, since Pillow's have jags."""
+        over = Image.new("RGBA", (GRID[0] * fine, HEIGHT * fine))
+        draw, at = ImageDraw.Draw(over), [tuple(point) for point in fine * points]
+        if len(at) > 1:
+            draw.line(at, LINE, 3 * fine, joint="curve")
+        for x, y in at[-1:]:
+            radius = 5 * fine
+            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=PLAIN)
+        small = over.reduce(fine)
+        self.image.paste(small, (0, 0), small)
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """From low to high; a first plunge must not flatten all that follows."""
+    finite = np.array([v for v in values if np.isfinite(v)] or [0.0])
+    low, high = float(np.quantile(finite, 0.1)), float(finite.max())
+    return low, max(high, low + 1.0)
+
+
+@cache
+def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
+    """The font that comes with matplotlib."""
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
+
+
+def writer() -> Any:
+    """imageio, which writes films, or one line that says how to get it."""
+    try:
+        import imageio.v2
+        import imageio_ffmpeg  # noqa: F401
+
+        return imageio.v2
+    except ImportError:
+        raise AirsceneError("films need imageio: pip install 'airscene[video]'") from None
+
+
+@contextmanager
+def movie(path: Path, rate: int) -> Iterator[Callable[[Frame], None]]:
+    """What adds a frame to a film (H.264 in MP4); the film is there when the block succeeds."""
+    imageio = writer()
+    options = {"codec": "libx264", "pixelformat": "yuv420p", "macro_block_size": 2}
+    options["output_params"] = ["-crf", "16", "-f", "mp4", "-movflags", "+faststart"]
+    with checkpoint.atomic(path) as temporary, warnings.catch_warnings():
+        # ffmpeg is started by fork and, at once, exec: none of JAX's locks is in the way.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        film = imageio.get_writer(temporary, format="FFMPEG", mode="I", fps=rate, **options)
+        try:
+            yield film.append_data
+        finally:
+            film.close()

@@ -1,0 +1,351 @@
+"""AIR: the generative model and its inference network. Read it beside the paper's section 3.
+
+All of it but `infer` is about one image; callers `jax.vmap` over batches. The words are the
+paper's: `x` image, `n` count, `N` most steps, `z_pres`, `z_where`, `z_what`, `x_att` what is read
+at the window, `y_att` what is drawn there, `canvas` the sum of what is drawn, `omega` the
+parameters of a step's distributions, `h` the recurrent state.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from airscene.air.cores import Core, make_core
+from airscene.air.glimpses import Glimpse, make_glimpse
+from airscene.air.likelihood import log_likelihood
+from airscene.air.priors import (
+    Normal,
+    at_least,
+    log_count_posterior,
+    log_count_prior,
+    unary_probabilities,
+)
+from airscene.air.scene import INK
+from airscene.config import ModelConfig, unchecked
+from airscene.errors import AirsceneError
+from airscene.nn import attention
+
+STOP_BELOW = 1e-3
+"""Inference stops as soon as q(n >= i), the probability of one more object, falls below this."""
+
+SURELY_NOT = -100.0
+"""The logit of a step that did not run."""
+
+
+class Step(eqx.Module):
+    """What one inference step says of one object. A rollout stacks N of them."""
+
+    logit: Float[Array, "*steps"]
+    """Of z_pres = 1, given that every step before was present."""
+    where: Normal
+    what: Normal
+    z_where: Float[Array, "*steps 3"]
+    z_what: Float[Array, "*steps codes"]
+    y_att: Float[Array, "*steps side side channels"]
+    y: Float[Array, "*steps height width channels"]
+    """The object's contribution to the canvas."""
+
+
+class Terms(eqx.Module):
+    """The pieces of the ELBO of one rollout, for every count n at once."""
+
+    log_lik: Float[Array, " counts"]
+    """log p(x | the first n drawings), n = 0, ..., N."""
+    log_q: Float[Array, " counts"]
+    log_p: Float[Array, " counts"]
+    kl_where: Float[Array, " steps"]
+    kl_what: Float[Array, " steps"]
+    log_ratio: Float[Array, " steps"]
+    """log p(z^i) - log q(z^i) at the sample: what the KLs are the expectation of."""
+
+    def elbo(self, temperature: float | Float[Array, ""] = 1.0) -> Float[Array, ""]:
+        """The ELBO with n summed out exactly:
+
+        sum_n q(n) [log p(x | canvas_n) + log p(n) - log q(n)] - sum_i q(n >= i) KL_i.
+
+        One rollout with every step present yields every prefix, since z^i matters only where
+        n >= i and pi_i depends on z^{1:i-1} only. Unbiased, and free of score-function noise.
+        A temperature above 1 raises the weight of q(n)'s entropy (for annealing).
+        """
+        q = jnp.exp(self.log_q)
+        scene = jnp.sum(q * (self.log_lik + self.log_p - temperature * self.log_q))
+        return scene - jnp.sum(at_least(self.log_q) * (self.kl_where + self.kl_what))
+
+    def log_weights(self) -> Float[Array, " counts"]:
+        """Log p(x, z^{1:n}, n) - log q(z^{1:n} | x) for n = 0, ..., N; q(n) is not divided out."""
+        ratio = jnp.concatenate([jnp.zeros(1), jnp.cumsum(self.log_ratio)])
+        return self.log_lik + self.log_p + ratio
+
+
+class Inference(eqx.Module):
+    """What inference finds in each image of a batch; row i of `pose` and so on is step i."""
+
+    steps: Int[Array, "*batch"]
+    """Steps that were executed."""
+    log_q: Float[Array, "*batch counts"]
+    pose: Float[Array, "*batch steps 3"]
+    z_what: Float[Array, "*batch steps codes"]
+    y_att: Float[Array, "*batch steps side side channels"]
+    box: Int[Array, "*batch steps 4"]
+    """Tight box (x0, y0, x1, y1) of what is drawn, in canvas pixels; all 0 where nothing is."""
+    elbo: Float[Array, "*batch"]
+    """The ELBO's terms with z at its mean: for comparison, not a bound."""
+    residual: Float[Array, "*batch"]
+    """Share of the image's squared intensity that the most probable scene leaves unexplained."""
+
+
+class Finding(eqx.Module):
+    """What is kept of one step of inference."""
+
+    logit: Float[Array, "*rows"]
+    pose: Float[Array, "*rows 3"]
+    z_what: Float[Array, "*rows codes"]
+    y_att: Float[Array, "*rows side side channels"]
+    box: Int[Array, "*rows 4"]
+    kl_where: Float[Array, "*rows"]
+    kl_what: Float[Array, "*rows"]
+    log_lik: Float[Array, "*rows"]
+    """log p(x | canvas) with this object and those before it."""
+    unexplained: Float[Array, "*rows"]
+    """Squared error of that canvas."""
+
+
+class AIR(eqx.Module):
+    """Attend, Infer, Repeat."""
+
+    core: Core
+    glimpse: Glimpse
+    config: ModelConfig = eqx.field(static=True)
+
+    def __init__(self, config: ModelConfig, key: Key[Array, ""]):
+        keys = jax.random.split(key, 3)
+        self.config = config
+        self.core = make_core(config, keys[0], keys[1])
+        self.glimpse = make_glimpse(config, keys[2])
+
+    def changed(self, **settings: Any) -> "AIR":
+        """The same parameters under other settings: more steps (`max_objects`), another p(n)."""
+        skeleton = _skeleton(replace(self.config, **settings))
+        mine, wanted = (jax.tree.leaves(tree) for tree in (self, skeleton))
+        if any(a.shape[a.ndim - b.ndim :] != b.shape for a, b in zip(mine, wanted, strict=True)):
+            raise AirsceneError(f"other parameters are needed for {', '.join(settings)}")
+        return jax.tree.unflatten(jax.tree.structure(skeleton), mine)
+
+    def traced(self, settings: dict[str, Array] | None) -> "AIR":
+        """The same with some of its `TRACEABLE` settings given as arrays, inside a program."""
+        mine = {k: v for k, v in (settings or {}).items() if hasattr(self.config, k)}
+        if not mine:
+            return self
+        structure = jax.tree.structure(_skeleton(unchecked(self.config, mine)))
+        return jax.tree.unflatten(structure, jax.tree.leaves(self))
+
+    # --- The generative model: z to image ---------------------------------------------------
+
+    def pose(self, z_where: Float[Array, "3"]) -> Float[Array, "3"]:
+        """(s, tx, ty) of a window. Under the prior, z_where ~ Normal(0, 1)."""
+        c = self.config
+        size = c.size_mean * jnp.exp(c.size_sd * jnp.clip(z_where[0], -6, 6))
+        return jnp.concatenate([size[None], c.position_sd * z_where[1:]])
+
+    def draw(
+        self, z_where: Float[Array, "3"], z_what: Float[Array, " codes"]
+    ) -> tuple[Float[Array, "side side channels"], Float[Array, "height width channels"]]:
+        """An object from its latents: y_att in its window, and y in the image."""
+        y_att = self.glimpse.decode(z_what)
+        y = attention.write(y_att, self.pose(z_where), self.config.height, self.config.width)
+        return y_att, y
+
+    def log_likelihood(
+        self,
+        x: Float[Array, "height width channels"],
+        canvas: Float[Array, "height width channels"],
+    ) -> Float[Array, ""]:
+        """Log p(x | canvas)."""
+        return log_likelihood(self.config, x, canvas)
+
+    def sample(
+        self, key: Key[Array, ""], n: int | Int[Array, ""] | None = None
+    ) -> tuple[Int[Array, ""], Float[Array, "steps 3"], Float[Array, "steps codes"]]:
+        """A scene from the prior: n (drawn through its unary code unless given), z_where, z_what.
+
+        All N objects are returned; the first n of them are the scene.
+        """
+        steps = self.config.max_objects
+        key_n, key_where, key_what = jax.random.split(key, 3)
+        go_on = unary_probabilities(log_count_prior(self.config))
+        z_pres = jnp.cumprod(jax.random.bernoulli(key_n, go_on).astype(jnp.int32))
+        z_where = jax.random.normal(key_where, (steps, 3))
+        z_what = jax.random.normal(key_what, (steps, self.config.codes))
+        return jnp.sum(z_pres) if n is None else jnp.asarray(n), z_where, z_what
+
+    # --- The inference network: image to z --------------------------------------------------
+
+    def step(
+        self,
+        x: Float[Array, "height width channels"],
+        prepared: PyTree[Array],
+        h: PyTree[Array],
+        z: Float[Array, " latents"],
+        canvas: Float[Array, "height width channels"],
+        noise: Float[Array, " latents"],
+    ) -> tuple[Step, PyTree[Array]]:
+        """One step: look (omega, z_where), attend (x_att), infer (z_what), draw (y_att, y)."""
+        c = self.config
+        view = self.core.view(x, canvas)
+        omega, h = self.core(prepared, h, z, view)
+        z_where = omega.where.at(noise[:3])
+        pose = self.pose(z_where)
+        x_att = attention.read(view, pose, c.window)
+        what, z_what, y_att = self.glimpse.encode(x_att, noise[3:])
+        y = attention.write(y_att, pose, c.height, c.width)
+        return Step(omega.logit, omega.where, what, z_where, z_what, y_att, y), h
+
+    def rollout(
+        self,
+        x: Float[Array, "height width channels"],
+        noise: Float[Array, "steps latents"],
+    ) -> Step:
+        """N steps, every one present, stacked. Its first n steps are the rollout that stops at n.
+
+        `noise` is standard normal, and zero where z is wanted at its mean.
+        """
+        prepared = self.core.prepare(x)
+
+        def body(carry, noise):
+            h, z, canvas = carry
+            step, h = self.step(x, prepared, h, z, canvas, noise)
+            return (h, jnp.concatenate([step.z_where, step.z_what]), canvas + step.y), step
+
+        return jax.lax.scan(body, self._start(x), noise, unroll=True)[1]
+
+    def noise(self, key: Key[Array, ""]) -> Float[Array, "steps latents"]:
+        """Standard normal noise for a rollout."""
+        return jax.random.normal(key, (self.config.max_objects, 3 + self.config.codes))
+
+    def terms(self, x: Float[Array, "height width channels"], steps: Step) -> Terms:
+        """The pieces of the ELBO for a rollout on `x`."""
+        canvas = [jnp.zeros_like(x)]  # canvas[n]: the first n drawings
+        for y in steps.y:
+            canvas.append(canvas[-1] + y)
+        standard = Normal(jnp.zeros(()), jnp.ones(()))
+        log_p_z = standard.log_prob(steps.z_where) + standard.log_prob(steps.z_what)
+        log_q_z = steps.where.log_prob(steps.z_where) + steps.what.log_prob(steps.z_what)
+        return Terms(
+            log_lik=jnp.stack([self.log_likelihood(x, c) for c in canvas]),
+            log_q=log_count_posterior(steps.logit),
+            log_p=jnp.asarray(log_count_prior(self.config)),
+            kl_where=steps.where.kl(),
+            kl_what=steps.what.kl(),
+            log_ratio=log_p_z - log_q_z,
+        )
+
+    def infer(self, x: Float[Array, "batch height width channels"]) -> Inference:
+        """Inference with z at its mean that really stops: an empty image costs one step.
+
+        Takes a batch, since the loop goes on until no image of it expects another object. What
+        it still computes for the others is not used.
+        """
+        batch, total = x.shape[0], self.config.max_objects
+        prepared = jax.vmap(self.core.prepare)(x)
+        start = jax.vmap(self._start)(x)
+        shapes = jax.eval_shape(jax.vmap(self._find), x, prepared, *start)[0]
+        blank = jax.tree.map(lambda s: jnp.zeros((batch, total, *s.shape[1:]), s.dtype), shapes)
+
+        def go_on(carry):
+            i, log_reached, *_ = carry  # log q(n >= i)
+            return (i < total) & jnp.any(log_reached > np.log(STOP_BELOW))
+
+        def body(carry):
+            i, log_reached, state, rows = carry
+            row, state = jax.vmap(self._find)(x, prepared, *state)
+            rows = jax.tree.map(lambda rows, row: rows.at[:, i].set(row), rows, row)
+            return i + 1, log_reached + jax.nn.log_sigmoid(row.logit), state, rows
+
+        first = (jnp.array(0), jnp.zeros(batch), start, blank)
+        _, _, _, rows = jax.lax.while_loop(go_on, body, first)
+        return jax.vmap(self._describe)(x, rows)
+
+    def infer_unrolled(self, x: Float[Array, "batch height width channels"]) -> Inference:
+        """`infer` without a loop: all N steps, for programs that cannot stop early.
+
+        The answers are the same. Only the rows of steps that `infer` did not run differ, which it
+        leaves at zero.
+        """
+        prepared, state = jax.vmap(self.core.prepare)(x), jax.vmap(self._start)(x)
+        found = []
+        for _ in range(self.config.max_objects):
+            row, state = jax.vmap(self._find)(x, prepared, *state)
+            found.append(row)
+        rows = jax.tree.map(lambda *rows: jnp.stack(rows, axis=1), *found)
+        return jax.vmap(self._describe)(x, rows)
+
+    def _find(self, x, prepared, h, z, canvas) -> tuple[Finding, tuple]:
+        """One step of inference: what is kept of it, and the state after it."""
+        step, h = self.step(x, prepared, h, z, canvas, jnp.zeros_like(z))
+        canvas = canvas + step.y
+        finding = Finding(
+            logit=step.logit,
+            pose=self.pose(step.z_where),
+            z_what=step.z_what,
+            y_att=step.y_att,
+            box=tight_box(step.y),
+            kl_where=step.where.kl(),
+            kl_what=step.what.kl(),
+            log_lik=self.log_likelihood(x, canvas),
+            unexplained=jnp.sum((x - jnp.minimum(canvas, 1.0)) ** 2),
+        )
+        return finding, (h, jnp.concatenate([step.z_where, step.z_what]), canvas)
+
+    def _describe(self, x: Float[Array, "height width channels"], rows: Finding) -> Inference:
+        """What the user is told of one image."""
+        reached = jnp.cumsum(jax.nn.log_sigmoid(rows.logit)) > np.log(STOP_BELOW)
+        ran = jnp.concatenate([jnp.array([True]), jnp.cumprod(reached[:-1]).astype(bool)])
+        black = jnp.zeros_like(x)
+        terms = Terms(
+            log_lik=jnp.concatenate([self.log_likelihood(x, black)[None], rows.log_lik]),
+            log_q=log_count_posterior(jnp.where(ran, rows.logit, SURELY_NOT)),
+            log_p=jnp.asarray(log_count_prior(self.config)),
+            kl_where=rows.kl_where,
+            kl_what=rows.kl_what,
+            log_ratio=jnp.zeros_like(rows.kl_what),
+        )
+        energy = jnp.sum(x**2)
+        unexplained = jnp.concatenate([energy[None], rows.unexplained])[jnp.argmax(terms.log_q)]
+        return Inference(
+            steps=jnp.sum(ran),
+            log_q=terms.log_q,
+            pose=rows.pose,
+            z_what=rows.z_what,
+            y_att=rows.y_att,
+            box=rows.box,
+            elbo=terms.elbo(),
+            residual=unexplained / jnp.maximum(energy, 1.0),
+        )
+
+    def _start(self, x):
+        """h, z and canvas before the first step."""
+        return self.core.start(), jnp.zeros(3 + self.config.codes), jnp.zeros_like(x)
+
+
+def _skeleton(config: ModelConfig) -> AIR:
+    """The shapes of a model's parameters."""
+    return jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
+
+
+def tight_box(y: Float[Array, "height width channels"]) -> Int[Array, "4"]:
+    """(x0, y0, x1, y1), ends excluded, of the pixels brighter than `INK`; zeros without any."""
+    ink = jnp.max(y, axis=-1) > INK
+    x0, x1 = _extent(ink.any(axis=0))
+    y0, y1 = _extent(ink.any(axis=1))
+    return jnp.stack([x0, y0, x1, y1])
+
+
+def _extent(line: Bool[Array, " n"]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """First index that is true, and one past the last."""
+    first, last = jnp.argmax(line), line.size - jnp.argmax(line[::-1])
+    return first, jnp.where(line.any(), last, 0)

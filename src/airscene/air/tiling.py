@@ -1,0 +1,148 @@
+"""Large pictures: overlapping tiles at the scale of training, and their scenes merged into one.
+
+Tiles overlap by half, so that an object smaller than half a tile lies whole in at least one. Of the
+tiles that see an object, the one in which it lies most central speaks; what lies near the edge of
+its tile, or where another tile has found something already, is left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from airscene.air.predictor import as_seen
+from airscene.air.scene import Object, Scene
+from airscene.config import ModelConfig
+from airscene.errors import AirsceneError
+
+MOST_TILE = 10_000
+EDGE = 0.125
+"""Centres nearer to their tile's edge than this share of its side are left to its neighbours."""
+SAME = 0.3
+"""Boxes that share more than this part of the smaller one are of one object."""
+CUT = 0.5
+"""Boxes nearer to their tile's edge than so many pixels are of objects that it cuts."""
+
+
+class Candidate(NamedTuple):
+    """An object in the picture's pixels, and how far from its tile's centre it lies (0 to 1)."""
+
+    thing: Object
+    offset: float
+    tile: int
+    """What one tile tells apart is not one object."""
+
+
+def infer_tiled(predictor: Any, image: np.ndarray, tile: int | None = None) -> Scene:
+    """The scene in a picture of any size, whose objects are as large, in pixels, as in training.
+
+    tile: side of a tile in pixels of the picture (default: that of training).
+
+    The scene's `count_posterior` takes the objects as independent, its `elbo` is NaN, and its
+    `residual` is that of the tiles.
+    """
+    c, seen = predictor.config, as_seen(image, predictor.config)
+    height, width = seen.shape[:2]
+    size = tile_size(predictor, tile)
+    padded = _padded(seen, size)
+    corners = list(_corners(padded.shape[:2], size))
+    tiles = [padded[y : y + size[0], x : x + size[1]] for y, x in corners]
+    found, energy = predictor.infer_seen(tiles), np.array([np.sum(t**2) for t in tiles])
+    candidates = [
+        Candidate(_shifted(thing, x, y, width, height), offset, i)
+        for i, ((y, x), scene) in enumerate(zip(corners, found, strict=True))
+        for thing in scene.objects
+        if (offset := _offset(thing, (y, x), size, padded.shape[:2])) is not None
+    ]
+    objects = merged(candidates)
+    residual = np.array([scene.residual for scene in found])
+    return Scene(
+        height,
+        width,
+        c.channels,
+        objects,
+        count_posterior([thing.presence for thing in objects]),
+        float("nan"),
+        float(residual @ energy / max(energy.sum(), 1e-9)),
+    )
+
+
+def tile_size(predictor: Any, tile: int | None) -> tuple[int, int]:
+    """Height and width of a tile: as asked for, as in training, or the model's canvas."""
+    c: ModelConfig = predictor.config
+    side = tile or predictor.note.get("data", {}).get("tile")
+    if tile is not None and not 2 <= tile <= MOST_TILE:
+        raise AirsceneError(f"a tile must have 2 to {MOST_TILE:,} pixels, not {tile}")
+    return (side, side) if side else (c.height, c.width)
+
+
+def merged(candidates: list[Candidate]) -> tuple[Object, ...]:
+    """Each object once, in reading order: the most central candidates first, no two in a place."""
+    kept: list[Object] = []
+    boxes, tiles = np.zeros((len(candidates), 4)), np.zeros(len(candidates), int)
+    for thing, _, tile in sorted(candidates, key=lambda candidate: candidate.offset):
+        n = len(kept)
+        if not np.any(_same(np.array(thing.box), boxes[:n]) & (tiles[:n] != tile)):
+            boxes[n], tiles[n] = thing.box, tile
+            kept.append(thing)
+    return tuple(sorted(kept, key=lambda thing: (thing.box[1], thing.box[0])))
+
+
+def count_posterior(presence: list[float]) -> Float[np.ndarray, " counts"]:
+    """The distribution of how many are there, each independently with its probability."""
+    q = np.ones(1)
+    for p in presence:
+        q = np.convolve(q, [1 - p, p])
+    return q.astype(np.float32)
+
+
+def _same(
+    box: Float[np.ndarray, "4"], others: Float[np.ndarray, "boxes 4"]
+) -> Bool[np.ndarray, " boxes"]:
+    """Which boxes are of the same object: they share much of the smaller one."""
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    area, areas = (np.prod(b[..., 2:] - b[..., :2], axis=-1) for b in (box, others))
+    return np.prod(np.maximum(high - low, 0), axis=1) > SAME * np.minimum(area, areas)
+
+
+def _padded(seen: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """At least one tile large: black below and to the right."""
+    room = [(0, max(0, s - have)) for s, have in zip(size, seen.shape[:2], strict=True)]
+    return np.pad(seen, [*room, *[(0, 0)] * (seen.ndim - 2)])
+
+
+def _corners(shape: tuple[int, ...], size: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Top-left corners (y, x) of tiles that overlap by half and reach all edges."""
+    starts = [
+        sorted({*range(0, have - side, max(1, side // 2)), have - side})
+        for have, side in zip(shape, size, strict=True)
+    ]
+    return ((y, x) for y in starts[0] for x in starts[1])
+
+
+def _offset(
+    thing: Object, corner: tuple[int, int], size: tuple[int, int], shape: tuple[int, ...]
+) -> float | None:
+    """How far an object lies from its tile's centre; None if another tile sees it better.
+
+    Towards an edge of the picture there is no other tile: no distance counts there.
+    """
+    away, (x0, y0, x1, y1) = [], thing.box
+    for low, high, start, side, have in zip((y0, x0), (y1, x1), corner, size, shape, strict=True):
+        first, last = start == 0, start + side == have
+        if (low <= CUT and not first) or (high >= side - CUT and not last):
+            return None
+        far = (low + high) / side - 1  # from -1 to 1 across the tile
+        outwards = (far < 0 and first) or (far > 0 and last)
+        away.append(0.0 if outwards else abs(far))
+    return max(away) if max(away) <= 1 - 2 * EDGE else None
+
+
+def _shifted(thing: Object, x: int, y: int, width: int, height: int) -> Object:
+    """An object of a tile in the picture's pixels, its box cut at the picture's edges."""
+    moved = thing.moved(x, y)
+    x0, y0, x1, y1 = moved.box
+    box = (x0, y0, min(x1, float(width)), min(y1, float(height)))
+    return replace(moved, box=box)

@@ -1,0 +1,288 @@
+"""A sweep: a preset under every combination of some settings' values, each a run folder of its own.
+
+Cells that differ in their seeds and in `TRACEABLE` settings alone are a group: one program trains
+them together, on the seeds axis. Groups are trained one after the other, or each by a Ray task.
+
+sweep.json             the preset, the settings' values, the seeds, a checksum of all settings
+SETTING=VALUE_.../     a cell: a run folder
+group-1/               a group that is being trained: the state of all its cells, to resume from
+sweep.csv, sweep.png   the held-out figures of every cell and seed; the same as a plot
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import re
+import shutil
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from airscene import config
+from airscene.config import TRACEABLE, TrainConfig
+from airscene.errors import AirsceneError, Diverged
+from airscene.io import weights as checkpoint
+from airscene.presets import preset
+from airscene.runs.run import Run, divide, settled, train_run
+from airscene.training.tasks import Row, Together, make_task
+
+CHECKPOINT_SECONDS = 30.0
+
+Values = dict[str, list[Any]]
+"""The values of each setting, in the order given."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The grid, and the runs that it consists of."""
+
+    path: Path
+    preset: str
+    values: Values
+    cells: tuple[Run, ...]
+
+    @property
+    def swept(self) -> list[str]:
+        """The settings that have several values."""
+        return [name for name, values in self.values.items() if len(values) > 1]
+
+    @cached_property
+    def groups(self) -> list[list[Run]]:
+        """The cells, those together that one program can train."""
+        found: dict[Any, list[Run]] = {}
+        for i, cell in enumerate(self.cells):
+            every = config.flat(cell.config)
+            kept = [v for name, v in every.items() if name not in (*TRACEABLE, "seed")]
+            alike = isinstance(cell.config, TrainConfig)
+            found.setdefault(repr(kept) if alike else i, []).append(cell)
+        return list(found.values())
+
+    def todo(self) -> list[int]:
+        """The groups that are not done yet."""
+        return [i for i, cells in enumerate(self.groups) if not all(map(_over, cells))]
+
+    def begin(self) -> None:
+        """Write sweep.json, unless it is there; another sweep's folder is refused."""
+        file, text = self.path / "sweep.json", self.text()
+        if file.is_file():
+            if file.read_text() != text:
+                raise AirsceneError(f"{self.path} holds another sweep; use another --out")
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise AirsceneError(f"{self.path} is there already and is not a sweep")
+        else:
+            checkpoint.write_text(file, text)
+
+    def text(self) -> str:
+        """What sweep.json says."""
+        seeds, every = self.cells[0].config.seeds, [asdict(cell.config) for cell in self.cells]
+        digest = hashlib.sha256(json.dumps(every).encode()).hexdigest()  # of all settings there are
+        said = {"preset": self.preset, "settings": self.values, "seeds": seeds, "sha256": digest}
+        return json.dumps(said, indent=2) + "\n"
+
+    def whole(self, index: int) -> Run:
+        """The run folder in which a group is trained: of a single cell, its own."""
+        cells = self.groups[index]
+        if len(cells) == 1:
+            return cells[0]
+        together = Together([cell.config for cell in cells]).config
+        return Run(self.path / f"group-{index + 1}", self.preset, together)
+
+    def members(self, index: int) -> list[str]:
+        """What to call each model of a group."""
+        return [
+            f"{cell.path.name}, seed {cell.config.seed + i}"
+            for cell in self.groups[index]
+            for i in range(cell.config.seeds)
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The last look at held-out scenes: a row for every cell and seed, NaN for what is not."""
+        return [row for cell in self.cells for row in self._rows(cell)]
+
+    def _rows(self, cell: Run) -> Iterator[dict[str, Any]]:
+        every, last = config.flat(cell.config), cell.metrics()[-1]
+        for i in range(cell.config.seeds):
+            yield {
+                "cell": cell.path.name,
+                **{name: every[name] for name in self.swept},
+                "seed": cell.config.seed + i,
+                **{k: math.nan if last[k][i] is None else last[k][i] for k in FIGURES},
+                "seconds": last["seconds"],
+            }
+
+
+FIGURES = ("count_accuracy", "elbo")
+
+
+def _over(cell: Run) -> bool:
+    return (cell.path / "config.json").is_file() and (cell.finished or cell.diverged)
+
+
+# --- The grid --------------------------------------------------------------------------------
+
+
+def plan(path: Path, name: str, settings: Sequence[str], seeds: int | None) -> Sweep:
+    """The sweep of a preset over SETTING=VALUE,VALUE,... each; `seeds` of each cell."""
+    usual = preset(name)
+    values = _grid(type(usual), settings)
+    if name == "folder":
+        usual = _looked_at(values)
+    usual = usual if seeds is None else replace(usual, seeds=seeds)
+    swept = [setting for setting in values if len(values[setting]) > 1]
+    cells = []
+    for combination in itertools.product(*values.values()):
+        chosen = dict(zip(values, combination, strict=True))
+        words = [f"{_option(setting)}={in_words(chosen[setting])}" for setting in swept]
+        folder = re.sub(r"[^\w.,=+-]", "-", "_".join(words)) or name
+        cells.append(Run(path / folder, name, settled(_configured(usual, chosen))))
+    return Sweep(path, name, values, tuple(cells))
+
+
+def _grid(cls: Any, settings: Sequence[str]) -> Values:
+    """The values that are named, by setting."""
+    kinds, values = _kinds(cls), {}
+    for text in settings:
+        setting, is_there, listed = text.partition("=")
+        setting = setting.strip().replace("-", "_")
+        if not is_there:
+            raise AirsceneError(f"--set takes SETTING=VALUE,VALUE,… and not {text!r}")
+        if setting == "seeds":
+            raise AirsceneError("the seeds of each cell are given by --seeds")
+        if setting not in kinds:
+            raise AirsceneError(f"no setting {_option(setting)!r}; there are {_listed(kinds)}")
+        if setting in values:
+            raise AirsceneError(f"--set {_option(setting)} is given twice")
+        values[setting] = _values(setting, kinds[setting], listed)
+    return values
+
+
+def _looked_at(values: Values) -> TrainConfig:
+    """The settings that a look at the pictures in a folder proposes; its path is made absolute."""
+    from airscene.data.folder import look_at
+
+    if len(values.get("path", ())) != 1 or not Path(values["path"][0]).is_dir():
+        raise AirsceneError("which folder? airscene sweep folder --set path=FOLDER")
+    place = str(Path(values["path"][0]).resolve())
+    values["path"] = [place]
+    tiles = values.get("tile", [])
+    return look_at(Path(place)).config(place, *(tiles if len(tiles) == 1 else []))
+
+
+def in_words(value: Any) -> str:
+    """A setting's value as it is typed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return ",".join(map(in_words, value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _option(setting: str) -> str:
+    return setting.replace("_", "-")
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(_option(name) for name in names if name != "seeds")
+
+
+def _kinds(cls: Any) -> dict[str, Any]:
+    """The type of every setting, as `config.flat` names them."""
+    hints = typing.get_type_hints(cls)
+    parts = [_kinds(hints.pop(part)) for part in ("model", "data") if part in hints]
+    return hints | {name: kind for part in parts for name, kind in part.items()}
+
+
+def _configured(usual: Any, settings: dict[str, Any]) -> Any:
+    values = asdict(usual)
+    parts = (values, values["model"], values.get("data", {}))
+    for name, value in settings.items():
+        next(part for part in parts if name in part)[name] = value
+    return config.from_dict(type(usual), values)
+
+
+def _values(setting: str, kind: Any, text: str) -> list[Any]:
+    """What stands behind SETTING=; lists are separated by semicolons."""
+    lists = typing.get_origin(kind) is tuple
+    words = [word.strip() for word in text.split(";" if lists else ",")]
+    if not all(words):
+        raise AirsceneError(f"--set {_option(setting)}={text} lacks a value")
+    values = [_value(setting, kind, word) for word in words]
+    for value in values:
+        if values.count(value) > 1:
+            raise AirsceneError(f"--set {_option(setting)} has {in_words(value)} twice")
+    return values
+
+
+def _value(setting: str, kind: Any, word: str) -> Any:
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        return tuple(_value(setting, item, part) for part in word.split(","))
+    if typing.get_origin(kind) is Literal:
+        right = {choice: choice for choice in typing.get_args(kind)}
+    elif kind is bool:
+        right = {"true": True, "false": False}
+    else:
+        try:
+            return kind(word)
+        except ValueError:
+            called = {int: "a whole number", float: "a number"}[kind]
+            raise AirsceneError(f"{_option(setting)} must be {called}, not {word!r}") from None
+    if word not in right:
+        raise AirsceneError(f"{_option(setting)} must be one of {', '.join(right)}, not {word!r}")
+    return right[word]
+
+
+# --- Training --------------------------------------------------------------------------------
+
+
+def train_group(
+    sweep: Sweep, index: int, on_row: Callable[[Row], None], on_step: Callable[[int], None]
+) -> bool:
+    """Train the cells of a group, or go on with them; False if that was interrupted."""
+    cells, run = sweep.groups[index], sweep.whole(index)
+    task = make_task(run.config) if len(cells) == 1 else Together([c.config for c in cells])
+    try:
+        done = train_run(run, True, CHECKPOINT_SECONDS, on_row, on_step, task=task)
+    except Diverged:  # that is a result, too
+        done = True
+    if done and len(cells) > 1:
+        divide(run, cells)
+        shutil.rmtree(run.path)
+    return done
+
+
+def by_ray(sweep: Sweep, todo: Sequence[int], on_step: Callable[[int], None]) -> None:
+    """Train these groups, each by a Ray task with a core, or with a GPU where there are any."""
+    from airscene.bulk.engines import connected
+
+    with connected() as ray:
+        gpus = ray.cluster_resources().get("GPU", 0)
+        work = ray.remote(_in_worker).options(num_cpus=1, num_gpus=int(gpus >= 1))
+        waiting = [work.remote(sweep, index) for index in todo]
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=1)
+            for failure in filter(None, ray.get(done)):
+                raise AirsceneError(failure)
+            on_step(sum(steps_done(sweep, index) for index in todo))
+
+
+def steps_done(sweep: Sweep, index: int) -> int:
+    """Steps of a group up to its last look."""
+    cells, rows = sweep.groups[index], sweep.whole(index).metrics()
+    return rows[-1]["step"] if rows else cells[0].config.steps * all(map(_over, cells))
+
+
+def _in_worker(sweep: Sweep, index: int) -> str:
+    """Train a group in a process of its own; why not, if that could not be done."""
+    from airscene.bulk.engines import prepare_worker
+
+    prepare_worker()
+    try:
+        done = train_group(sweep, index, lambda row: None, lambda step: None)
+    except AirsceneError as error:
+        return str(error)
+    return "" if done else "a group was stopped; the same command goes on"
