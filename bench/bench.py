@@ -14,22 +14,18 @@ import numpy as np
 from speeds import begin, end, say, steps_per_second
 
 from airscene.air import task as training
-from airscene.air.predictor import Predictor, infer_compiled, load
-from airscene.config import ModelConfig, TrainConfig
+from airscene.air.config import ModelConfig, TrainConfig
+from airscene.air.predictor import Predictor, infer_compiled
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
 from airscene.inverse.config import InverseConfig
+from airscene.inverse.pictures import make_pictures, problem_of, renderer_for
 from airscene.inverse.predictor import infer_compiled as invert_compiled
-from airscene.inverse.task import (
-    InverseTrainer,
-    make_pictures,
-    problem_of,
-    renderer_for,
-    start,
-)
+from airscene.inverse.task import InverseTrainer, start
+from airscene.models import load
 from airscene.output.timing import seconds
-from airscene.presets import preset
+from airscene.registry import preset
 from airscene.renderers import Slots
 
 

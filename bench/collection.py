@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from airscene.air.predictor import load
 from airscene.config import DataConfig
 from airscene.data import make_scenes
+from airscene.models import load
 
 MODEL = "digits"
 

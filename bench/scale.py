@@ -20,13 +20,14 @@ from PIL import Image
 from speeds import begin, end, say, steps_per_second
 
 from airscene.air import task as training
-from airscene.air.predictor import infer_compiled, load
+from airscene.air.config import TrainConfig
+from airscene.air.predictor import infer_compiled
 from airscene.bulk.inference import Infer
-from airscene.config import TrainConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
+from airscene.models import load
 from airscene.output.timing import seconds
-from airscene.presets import preset
+from airscene.registry import preset
 from airscene.training.devices import alone, sharded
 
 

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from airscene.air import task as training
-from airscene.config import TrainConfig
+from airscene.air.config import TrainConfig
 from airscene.data import make_scenes
 from airscene.output.timing import seconds
-from airscene.presets import preset
+from airscene.registry import preset
 from airscene.training.devices import alone, sharded
 
 RESULTS: dict[str, float | str] = {}

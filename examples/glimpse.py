@@ -17,10 +17,11 @@ import numpy as np
 
 import airscene
 from airscene.air import model
-from airscene.air.priors import Normal
-from airscene.config import DataConfig, ModelConfig
+from airscene.air.config import ModelConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.nn.networks import positive
+from airscene.nn.normal import Normal
 
 
 class Patterns(eqx.Module):

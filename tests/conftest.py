@@ -17,7 +17,7 @@ from pathlib import Path  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from airscene.config import ModelConfig  # noqa: E402
+from airscene.air.config import ModelConfig  # noqa: E402
 from airscene.errors import AirsceneError  # noqa: E402
 
 CI = os.environ.get("CI") == "true"

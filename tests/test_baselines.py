@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.signal import correlate
 
-from airscene.air.predictor import load
 from airscene.data.scenes import as_float
 from airscene.experiments.baselines import (
     AutoEncoder,
@@ -24,6 +23,7 @@ from airscene.experiments.baselines import (
     reconstruction,
 )
 from airscene.experiments.representation import QUICK, collections, scaled, scene_codes
+from airscene.models import load
 
 
 def test_filters_against_scipy():

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from airscene.air.config import ModelConfig
 from airscene.cli import main
-from airscene.config import DataConfig, ModelConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 
 SMALL = [

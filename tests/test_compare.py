@@ -13,9 +13,9 @@ import pytest
 from airscene import Predictor, load
 from airscene.air import comparison
 from airscene.air.comparison import compare_scenes, disagreement, interval
+from airscene.air.config import ModelConfig
 from airscene.air.model import AIR
 from airscene.cli import main
-from airscene.config import ModelConfig
 from airscene.data import Scenes
 from airscene.inverse.model import InverseNetwork
 

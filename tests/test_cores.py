@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import airscene
+from airscene.air.config import ModelConfig
 from airscene.air.cores import DifferenceCore, WholeCore
 from airscene.air.model import AIR
-from airscene.config import DataConfig, ModelConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError

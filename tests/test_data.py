@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from airscene.config import DataConfig, ModelConfig
+from airscene.air.config import ModelConfig
+from airscene.config import DataConfig
 from airscene.data import DATASETS, digits, make_scenes
 from airscene.data.digits import HELD_OUT, MNIST, embedded_digits
 from airscene.data.files import Source

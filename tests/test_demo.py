@@ -25,14 +25,17 @@ import pytest
 from PIL import Image
 
 import airscene
+from airscene.air.served import Flat
 from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.demo import server as demo_server
-from airscene.demo.models import Flat, Served, Solid, load_models
+from airscene.demo.models import load_models
 from airscene.demo.schema import openapi
 from airscene.demo.server import Desk, make_app
 from airscene.errors import AirsceneError
+from airscene.inverse.served import Solid
+from airscene.kinds.served import Served
 
 PNG = {"Content-Type": "image/png"}
 JSON = {"Content-Type": "application/json"}

@@ -18,16 +18,17 @@ import pytest
 from jax.sharding import Mesh
 
 from airscene.air import task as training
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.labels import Labels, choose
-from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.air.task import Counting
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import Drawn
 from airscene.errors import AirsceneError
-from airscene.presets import preset
+from airscene.registry import make_task, preset
 from airscene.runs import run as runs
 from airscene.training import devices
 from airscene.training.processes import Team, connect, disband, find_team
-from airscene.training.tasks import Counting, make_task
 
 HERE = Path(__file__).parent
 TINY: dict[str, Any] = {

@@ -15,10 +15,10 @@ import pytest
 import airscene
 from airscene import cli
 from airscene.air import model
+from airscene.air.config import ModelConfig
 from airscene.air.glimpses import Glimpse
-from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
-from airscene.presets import preset
+from airscene.registry import preset
 from airscene.renderers import Slots
 from airscene.renderers.host import draw
 

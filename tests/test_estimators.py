@@ -15,9 +15,9 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.stats import norm
 
 from airscene.air import estimators
+from airscene.air.config import TrainConfig
 from airscene.air.estimators import NVIL, VIMCO, Aux, Concrete, Marginal, Moments, make_estimator
 from airscene.air.model import AIR
-from airscene.config import TrainConfig
 
 KEY = jax.random.key(7)
 CLASSES = {"marginal": Marginal, "nvil": NVIL, "concrete": Concrete, "vimco": VIMCO}

@@ -7,9 +7,10 @@ import pytest
 
 import airscene
 from airscene.air import evaluation
+from airscene.air.config import ModelConfig
 from airscene.air.evaluation import box_figures, confusion, count_figures, evaluate, iou
 from airscene.air.model import AIR
-from airscene.config import DataConfig, ModelConfig
+from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
 
 

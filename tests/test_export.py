@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from airscene import AirsceneError, Predictor, load
+from airscene.air.config import ModelConfig
 from airscene.air.model import AIR
 from airscene.cli import main
-from airscene.config import DataConfig, ModelConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
-from airscene.export.export import difference, export, program, sample_images
+from airscene.export.formats import difference, export, program, sample_images
 
 MISSING = [name for name in ("jax2onnx", "onnx", "onnxruntime") if find_spec(name) is None]
 needs_onnx = pytest.mark.skipif(

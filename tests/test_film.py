@@ -17,8 +17,9 @@ import pytest
 
 from airscene.air import film
 from airscene.air import task as training
+from airscene.air.config import TrainConfig
 from airscene.cli import main
-from airscene.config import DataConfig, TrainConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import Scenes
 from airscene.errors import AirsceneError

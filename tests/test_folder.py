@@ -12,16 +12,17 @@ from scipy.stats import binom
 
 import airscene
 from airscene import AirsceneError
+from airscene.air.config import ModelConfig
 from airscene.air.evaluation import iou
-from airscene.air.predictor import as_seen
-from airscene.air.survey import otsu, survey
+from airscene.air.survey import look_at, otsu, survey
 from airscene.air.tiling import Candidate, count_posterior, infer_tiled, merged
 from airscene.cli import main
-from airscene.config import DataConfig, ModelConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.digits import embedded_digits
-from airscene.data.folder import as_scenes, known_counts, look_at
+from airscene.data.folder import as_scenes, known_counts
 from airscene.data.scenes import compose
+from airscene.io.frames import as_seen
 from airscene.io.images import read_images
 from airscene.runs.run import Run
 

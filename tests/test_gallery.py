@@ -8,12 +8,13 @@ import pytest
 from matplotlib.figure import Figure
 
 import airscene
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.cli import main
-from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.config import DataConfig
 from airscene.errors import AirsceneError
 from airscene.experiments import EXPERIMENTS, Experiment, gallery, speed
 from airscene.experiments.page import Page
-from airscene.output.progress import train_once
+from airscene.runs.train import train_once
 
 CONFIG = TrainConfig(
     steps=2,

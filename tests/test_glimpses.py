@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
+from airscene.air.config import ModelConfig
 from airscene.air.glimpses import DRAW, STROKES
 from airscene.air.model import AIR
-from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.nn import attention
 

@@ -10,10 +10,11 @@ import pytest
 import airscene
 from airscene import AirsceneError, Predictor
 from airscene.air.evaluation import iou
-from airscene.air.predictor import Frame, Places, bundled
 from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
+from airscene.io.frames import Frame, Places
+from airscene.models import bundled
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,17 @@ from scipy.stats import bernoulli, norm
 
 import airscene
 from airscene import AirsceneError, Parameter
-from airscene.air.priors import Normal
 from airscene.experiments import optimise
 from airscene.inverse import evaluation, objective
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.model import InverseNetwork, Omega, PatchCore
 from airscene.inverse.objective import Comparison, Likelihood
+from airscene.inverse.pictures import make_pictures
 from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import Problem, make_problem
-from airscene.inverse.task import InverseTrainer, make_pictures, start
+from airscene.inverse.task import InverseTrainer, start
 from airscene.io import weights as checkpoint
+from airscene.nn.normal import Normal
 from airscene.renderers import Renderer, Slots
 from airscene.renderers.differences import differentiable
 

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from airscene.air import task as training
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.labels import CENTRE_SD, Labels, _away, choose, label_loss
 from airscene.air.model import AIR
+from airscene.air.presets import DRAW
 from airscene.air.priors import log_count_posterior
-from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import UNKNOWN
 from airscene.errors import AirsceneError
-from airscene.presets import DRAW
 from airscene.training.devices import alone, sharded
 
 SMALL = ModelConfig(hidden=16, mlp=16, codes=4, window=8, patch_features=4)

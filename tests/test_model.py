@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from airscene.air.config import ModelConfig
 from airscene.air.model import AIR, Terms, tight_box
-from airscene.config import ModelConfig
 from airscene.nn import attention
 
 

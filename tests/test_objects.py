@@ -12,12 +12,14 @@ from airscene import AirsceneError
 from airscene.cli import main
 from airscene.experiments import objects
 from airscene.inverse.config import InverseConfig, NetworkConfig
+from airscene.inverse.pictures import make_pictures
 from airscene.inverse.problem import make_problem
-from airscene.inverse.task import InverseTrainer, make_pictures
+from airscene.inverse.task import InverseTrainer
 from airscene.inverse.task import start as begin
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import OBJECTS
-from airscene.runs.run import Run, train_run
+from airscene.runs.run import Run
+from airscene.runs.train import train_run
 
 SMALL = ["--steps=4", "--eval-every=2", "--batch=4", "--scenes=50", "--hidden=8", "--seeds=2"]
 

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 from scipy.stats import spearmanr
 
-from airscene.config import DataConfig, ModelConfig
+from airscene.air.config import ModelConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes, omniglot
 from airscene.data.scenes import UNKNOWN
 from airscene.errors import AirsceneError

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from scipy.special import expit
 
+from airscene.air.config import ModelConfig
 from airscene.air.priors import (
-    Normal,
     at_least,
     log_count_posterior,
     log_count_prior,
     present,
     unary_probabilities,
 )
-from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
 from airscene.nn.networks import positive
+from airscene.nn.normal import Normal
 
 PRIORS = {
     "geometric": (ModelConfig(max_objects=4, object_cost=0.7), np.exp(-0.7 * np.arange(5))),

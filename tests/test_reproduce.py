@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from airscene.air.config import TrainConfig
 from airscene.cli import main
-from airscene.config import TrainConfig
 from airscene.experiments import generalisation, variance
 from airscene.experiments.tables import csv_text
-from airscene.output.progress import train_once
+from airscene.runs.train import train_once
 from airscene.training import tasks
 
 MODELS = {"air", "dair", "draw"}

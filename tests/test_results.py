@@ -9,11 +9,12 @@ import pytest
 from pages import drawn, table
 from rich.console import Console
 
-from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.air.config import ModelConfig, TrainConfig
+from airscene.config import DataConfig
 from airscene.data import digits
 from airscene.errors import AirsceneError
 from airscene.experiments import labels, learning, omniglot, plots, representation
-from airscene.presets import preset
+from airscene.registry import preset
 
 TINY = TrainConfig(
     steps=8,

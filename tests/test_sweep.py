@@ -13,9 +13,10 @@ import pytest
 
 from airscene import load
 from airscene.air import task as training
+from airscene.air.config import TRACEABLE, ModelConfig, TrainConfig
 from airscene.air.labels import Labels
 from airscene.cli import main
-from airscene.config import TRACEABLE, ModelConfig, TrainConfig, configured
+from airscene.config import configured
 from airscene.output import figures
 from airscene.runs import run as runs
 from airscene.runs import sweep

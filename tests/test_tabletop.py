@@ -17,10 +17,10 @@ from airscene.config import EVAL_SEED
 from airscene.experiments import plots, tabletop
 from airscene.experiments.illustration import from_above
 from airscene.experiments.page import Page
-from airscene.inverse.config import InverseConfig, NetworkConfig
+from airscene.inverse.config import WORLDS, InverseConfig, NetworkConfig
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.predictor import InversePredictor
-from airscene.inverse.problem import WORLDS, make_problem
+from airscene.inverse.problem import make_problem
 from airscene.output import figures
 from airscene.output.figures import png
 from airscene.renderers import Slots

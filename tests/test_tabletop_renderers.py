@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Slots, box_average, meshes, random_look, usual_look
+from airscene.renderers import Slots, box_average, meshes, random_appearance, usual_appearance
 from airscene.renderers.files import world_from_files
 from airscene.renderers.function import Function
 from airscene.renderers.host import draw
@@ -160,7 +160,9 @@ def test_scenes_say_where_the_camera_is_if_it_moves(world, other, message):
 def test_scenes_with_cameras_can_be_mapped_over(started):
     renderer, slots = started(OpenGL, TABLETOP_CAMERA, 16, workers=1), scenes(TABLETOP_CAMERA, 4)
     slots = jax.tree.map(jnp.asarray, slots)
-    look = jax.tree.map(jnp.asarray, random_look(TABLETOP_CAMERA, 4, np.random.default_rng(0)))
+    look = jax.tree.map(
+        jnp.asarray, random_appearance(TABLETOP_CAMERA, 4, np.random.default_rng(0))
+    )
     halves = jax.tree.map(lambda a: a.reshape(2, 2, *a.shape[1:]), (slots, look))
     mapped = jax.vmap(renderer)(*halves).reshape(4, 16, 16, 3)
     np.testing.assert_array_equal(mapped, renderer(slots, look))
@@ -194,7 +196,7 @@ def test_warp_draws_the_tabletop_as_opengl_does(started):
 
 def test_warp_draws_looks_as_opengl_does(started):
     world = replace(TABLETOP, sizes=SIZES)
-    slots, look = scenes(world), random_look(world, 3, np.random.default_rng(0))
+    slots, look = scenes(world), random_appearance(world, 3, np.random.default_rng(0))
     opengl, warp = started(OpenGL, world, 32, workers=1), started(Warp, world, 32)
     with_look = draw(opengl, slots, look)
     assert psnr(draw(warp, slots, look), with_look) > 50
@@ -209,8 +211,10 @@ def test_warp_draws_looks_as_opengl_does(started):
 def test_the_usual_look_is_none(world, started):
     slots, renderer = scenes(world), started(OpenGL, world, 64, workers=1)
     none = draw(renderer, slots)
-    np.testing.assert_allclose(draw(renderer, slots, usual_look(world, 3)), none, atol=1.1 / 255)
-    other = draw(renderer, slots, random_look(world, 3, np.random.default_rng(0)))
+    np.testing.assert_allclose(
+        draw(renderer, slots, usual_appearance(world, 3)), none, atol=1.1 / 255
+    )
+    other = draw(renderer, slots, random_appearance(world, 3, np.random.default_rng(0)))
     assert psnr(other, none) < 25
     np.testing.assert_array_equal(draw(renderer, slots), none)  # the look is gone again
 
@@ -226,7 +230,7 @@ def test_several_sizes_change_nothing_without_a_look(started):
 
 def test_a_look_changes_what_it_says(started):
     world = replace(TABLETOP, sizes=SIZES)
-    slots, look = scenes(world, 1), usual_look(world, 1)
+    slots, look = scenes(world, 1), usual_appearance(world, 1)
     renderer = started(OpenGL, world, 64, frame_size=64, workers=1)
     usual = draw(renderer, slots, look)
 
@@ -273,11 +277,11 @@ def test_a_look_changes_what_it_says(started):
 
 def test_random_looks_follow_from_their_seed():
     world = replace(TABLETOP, sizes=SIZES)
-    a, b, c = (random_look(world, 500, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    a, b, c = (random_appearance(world, 500, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert jax.tree.all(jax.tree.map(np.array_equal, a, b))
     assert not np.array_equal(a.colour, c.colour)
     assert a.colour.min() > 0 and a.colour.max() < 0.9
-    near = np.abs(a.colour - usual_look(world, 500).colour).max(axis=-1) < 0.2
+    near = np.abs(a.colour - usual_appearance(world, 500).colour).max(axis=-1) < 0.2
     assert 0.55 < near.mean() < 0.9
     assert set(np.unique(a.size)) == {0, 1, 2}
 
@@ -287,7 +291,7 @@ def test_a_function_knows_no_looks():
     slots = scenes(TABLETOP, 1)
     assert draw(renderer, slots).shape == (1, 8, 8, 1)
     with pytest.raises(AirsceneError, match="knows no looks"):
-        draw(renderer, slots, usual_look(TABLETOP, 1))
+        draw(renderer, slots, usual_appearance(TABLETOP, 1))
 
 
 # Scenes unlike those of training
@@ -311,7 +315,7 @@ def test_shadows_fall_beside_things_and_nowhere_else(started):
         for x in (-0.8, 0.8)
     )
     assert changed(left, right).sum() > 50
-    look = having(usual_look(TABLETOP, 1), direction=np.array([[0.9, -0.3]], np.float32))
+    look = having(usual_appearance(TABLETOP, 1), direction=np.array([[0.9, -0.3]], np.float32))
     shown = draw(dark, slots, look)  # the shadows of a look cover the table, too
     other = started(OpenGL, replace(TABLETOP, shadows=True, light=Light((0.45, 0.0, -1.0))), 64)
     np.testing.assert_allclose(shown, draw(other, slots), atol=0.02)

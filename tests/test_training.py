@@ -10,9 +10,9 @@ import pytest
 import airscene
 from airscene import AirsceneError
 from airscene.air import task as training
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.task import Look
-from airscene.config import ModelConfig, TrainConfig
-from airscene.presets import PRESETS
+from airscene.registry import PRESETS
 
 
 def images(config: ModelConfig, scenes: int = 40) -> np.ndarray:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from airscene.air.config import TrainConfig
 from airscene.air.estimators import NVIL, Aux, Estimator, Marginal, Moments
 from airscene.air.model import AIR
-from airscene.config import DataConfig, TrainConfig
+from airscene.config import DataConfig
 from airscene.errors import AirsceneError
 from airscene.experiments import plots, variance
 from airscene.output import figures

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from airscene.config import DataConfig, ModelConfig
+from airscene.air.config import ModelConfig
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 
 ROOT = Path(__file__).parent.parent

@@ -13,25 +13,29 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from airscene.air.fitting import fit
-    from airscene.air.predictor import Predictor, load
+    from airscene.air.predictor import Predictor
     from airscene.air.scene import Object, Scene
     from airscene.errors import AirsceneError
     from airscene.inverse.fitting import invert
-    from airscene.inverse.predictor import InversePredictor, Layout, Thing
+    from airscene.inverse.predictor import InversePredictor
     from airscene.inverse.problem import Parameter
+    from airscene.inverse.scene import Layout, Thing
+    from airscene.models import load
+    from airscene.registry import register
 
 _HOMES = {
     "AirsceneError": "errors",
     "InversePredictor": "inverse.predictor",
-    "Layout": "inverse.predictor",
+    "Layout": "inverse.scene",
     "Object": "air.scene",
     "Parameter": "inverse.problem",
     "Predictor": "air.predictor",
     "Scene": "air.scene",
-    "Thing": "inverse.predictor",
+    "Thing": "inverse.scene",
     "fit": "air.fitting",
     "invert": "inverse.fitting",
-    "load": "air.predictor",
+    "load": "models",
+    "register": "registry",
 }
 
 __all__ = [
@@ -47,6 +51,7 @@ __all__ = [
     "fit",
     "invert",
     "load",
+    "register",
 ]
 
 

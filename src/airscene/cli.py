@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if argv[0] not in COMMANDS:
             raise AirsceneError(f"no command {argv[0]!r}; there are {', '.join(COMMANDS)}")
+        import_plugins()
         module, function = COMMANDS[argv[0]]
         return getattr(import_module(f"airscene.commands.{module}"), function)(argv[1:])
     except AirsceneError as error:
@@ -78,6 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def import_plugins() -> None:
+    """Import the modules of users that AIRSCENE_PLUGINS names: they register parts of their own."""
+    for name in filter(None, os.environ.get("AIRSCENE_PLUGINS", "").split(",")):
+        try:
+            import_module(name.strip())
+        except ImportError as error:
+            raise AirsceneError(f"AIRSCENE_PLUGINS names {name.strip()}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Cores: the network (omega, h) = R(x, h) that says where the next object is, if there is one.
 
 `lstm` is the paper's AIR, `difference` its DAIR (appendix D), `whole` looks at all of the image at
-once. A new one is a class here with the methods of `Core`, a line in `make_core`, and its name in
-`ModelConfig.core`.
+once. A new one is a class with the methods of `Core`, added to `parts.CORES` under a name.
 """
 
 from typing import Protocol, runtime_checkable
@@ -13,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from airscene.air.config import ModelConfig
 from airscene.air.likelihood import Image, link
-from airscene.air.priors import Normal, numerics
-from airscene.config import ModelConfig
+from airscene.air.parts import CORES
+from airscene.air.priors import numerics
 from airscene.nn.networks import MLP, PatchEmbedding, each, lstm, positive, with_neighbours
+from airscene.nn.normal import Normal
 
 SURELY = 100.0
 """The logit of an object that is always there."""
@@ -65,8 +66,7 @@ class Core(Protocol):
 
 def make_core(config: ModelConfig, key: Key[Array, ""], key_omega: Key[Array, ""]) -> Core:
     """The core that `config.core` names; omega's network has a key of its own."""
-    cores = {"lstm": LSTMCore, "difference": DifferenceCore, "whole": WholeCore}
-    return cores[config.core](config, key, key_omega)
+    return CORES.find(config.core)(config, key, key_omega)
 
 
 class LSTMCore(eqx.Module):
@@ -215,3 +215,7 @@ class WholeCore(eqx.Module):
     ) -> tuple[Omega, None]:
         """The prior of z_where, and an object for certain."""
         return Omega(jnp.array(SURELY), Normal(jnp.zeros(3), jnp.ones(3))), None
+
+
+for _name, _core in {"lstm": LSTMCore, "difference": DifferenceCore, "whole": WholeCore}.items():
+    CORES.add(_name, _core)

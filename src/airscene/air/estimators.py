@@ -8,7 +8,7 @@ arrays; it is trained beside the model.
 `temperature` weighs the entropy of q(n); above 1 it keeps q(n) soft (see `training`).
 
 The continuous latents are reparameterised throughout, so that the estimators differ only in how
-they treat n. A new one is a class here and a line in `make_estimator`.
+they treat n. A new one is a class, added to `parts.ESTIMATORS` under a name.
 """
 
 from abc import abstractmethod
@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from airscene.air.config import TrainConfig
 from airscene.air.model import AIR, Step, Terms
+from airscene.air.parts import ESTIMATORS
 from airscene.air.priors import present
-from airscene.config import TrainConfig
 from airscene.nn.networks import MLP
 
 Batch = Float[Array, "batch height width channels"]
@@ -46,12 +47,7 @@ class Estimator(eqx.Module):
 
 def make_estimator(config: TrainConfig, key: Key[Array, ""]) -> Estimator:
     """The estimator that `config.estimator` names."""
-    return {
-        "marginal": lambda: Marginal(),
-        "nvil": lambda: NVIL(config, key),
-        "concrete": lambda: Concrete(config.temperature),
-        "vimco": lambda: VIMCO(config.samples),
-    }[config.estimator]()
+    return ESTIMATORS.find(config.estimator)(config, key)
 
 
 def rollouts(model: AIR, x: Batch, key: Key[Array, ""]) -> tuple[Step, Terms]:
@@ -241,3 +237,9 @@ def _leave_one_out(log_w: Float[Array, "samples batch"]) -> Float[Array, "sample
     others = (jnp.sum(log_w, axis=0) - log_w) / (k - 1)
     replaced = jnp.where(jnp.eye(k)[:, :, None] == 1, others[:, None, :], log_w[None])
     return jax.vmap(_log_mean_exp)(replaced)
+
+
+ESTIMATORS.add("marginal", lambda config, key: Marginal())
+ESTIMATORS.add("nvil", NVIL)
+ESTIMATORS.add("concrete", lambda config, key: Concrete(config.temperature))
+ESTIMATORS.add("vimco", lambda config, key: VIMCO(config.samples))

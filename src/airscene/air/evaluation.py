@@ -1,6 +1,7 @@
 """Held-out evaluation: counts, boxes, and the ELBO with its parts."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,12 +10,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 from scipy.optimize import linear_sum_assignment
 
+from airscene.air.config import ModelConfig
 from airscene.air.model import AIR
 from airscene.air.predictor import Predictor
 from airscene.air.priors import at_least
-from airscene.config import ModelConfig
-from airscene.data import Scenes
+from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, from_dict
+from airscene.data import DATASETS, Scenes, make_scenes
+from airscene.data.folder import as_scenes
 from airscene.data.scenes import as_float
+from airscene.errors import AirsceneError
+from airscene.kinds.evaluation import Evaluation, Evaluator, Question
+from airscene.output.measures import Measure, Measures
 
 IW_SAMPLES = 100
 IW_SCENES = 200  # what importance weighting gains over the ELBO is measured on so many scenes,
@@ -22,18 +28,56 @@ IW_WORK = 3 * 50 * 50  # fewer where steps times pixels exceed this
 MATCH = 0.5  # a box is found if its intersection over union with the true one reaches this
 
 
+MEASURES: Measures = {
+    "count_accuracy": Measure(
+        "Count accuracy", "count acc.", "%", "most probable count", headline=True, per_seed=True
+    ),
+    "count_accuracy_sampled": Measure(
+        "Count accuracy, sampled", "sampled", "%", "n ~ q(n | x)", per_seed=True
+    ),
+    "over_counted": Measure("Counted too many", "too many", "%"),
+    "under_counted": Measure("Counted too few", "too few", "%"),
+    "count_accuracy_same_overlapping": Measure(
+        "Count accuracy, twins", "twins", "%", "overlapping objects of one kind", per_seed=True
+    ),
+    "scenes_same_overlapping": Measure("Scenes with twins", "", ",.0f"),
+    "box_recall": Measure("Box recall", "recall", "%", "at IoU 0.5", headline=True, per_seed=True),
+    "box_precision": Measure(
+        "Box precision", "precision", "%", "at IoU 0.5", headline=True, per_seed=True
+    ),
+    "centre_error": Measure("Centre error", "centre err.", ".2f", "pixels", per_seed=True),
+    "elbo": Measure("ELBO", "ELBO", ",.1f", "nats per image", headline=True, per_seed=True),
+    "elbo_log_likelihood": Measure("Log-likelihood", "log-lik.", ",.1f", "nats, part of the ELBO"),
+    "elbo_kl_where": Measure("KL of where", "KL where", ",.1f", "nats"),
+    "elbo_kl_what": Measure("KL of what", "KL what", ",.1f", "nats"),
+    "elbo_kl_count": Measure("KL of the count", "KL count", ",.1f", "nats"),
+    "iw_bound": Measure(
+        "Importance-weighted bound", "IW bound", ",.1f", "nats per image", per_seed=True
+    ),
+    "milliseconds": Measure("Time per image", "ms", ".2f", "ms, one image, compiled network"),
+    "mean_count": Measure("Objects found", "objects", ".2f", "per image", headline=True),
+    "residual": Measure(
+        "Left unexplained", "residual", "%", "of the squared intensity", headline=True
+    ),
+    "mean_steps": Measure("Mean steps", "steps", ".2f", "inference steps per image", per_seed=True),
+    "scenes": Measure("Held-out scenes", "", ",.0f"),
+}
+"""How the figures are written."""
+
+
 @dataclass(frozen=True)
-class Evaluation:
+class SceneEvaluation(Evaluation):
     """The figures of one model (`result`), and what was inferred, for pictures."""
 
-    result: dict[str, Any]
     confusion: Int[np.ndarray, "true inferred"] | None
     """None where nothing is counted, or the true counts are not known."""
     found: Any  # a NumPy `Inference`
     elbo: Float[np.ndarray, " scenes"]
 
 
-def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0, iw: bool = True) -> Evaluation:
+def evaluate(
+    predictor: Predictor, scenes: Scenes, seed: int = 0, iw: bool = True
+) -> SceneEvaluation:
     """All figures of one model; those of counts and boxes where the truth is known.
 
     Without `iw`, the importance-weighted bound is left out, which takes most of the time.
@@ -65,7 +109,54 @@ def evaluate(predictor: Predictor, scenes: Scenes, seed: int = 0, iw: bool = Tru
             result |= {} if known.all() else {"scenes_counted": int(known.sum())}
         if scenes.boxed:
             result |= {**_overlapping(scenes, count), **box_figures(scenes, found.box, count)}
-    return Evaluation(result, matrix, found, np.asarray(parts["elbo"]))
+    return SceneEvaluation(result, matrix, found, np.asarray(parts["elbo"]))
+
+
+def eval_scenes(
+    predictor: Predictor,
+    dataset: str | None = None,
+    counts: Counts | None = None,
+    seed: int = EVAL_SEED,
+    scenes: int = EVAL_SCENES,
+) -> Scenes:
+    """Held-out scenes of the data that the model was trained on, or of another data set."""
+    trained_on = predictor.note.get("data")
+    if trained_on is None and dataset is None:
+        raise AirsceneError(
+            "the model was trained on an array of your own: name a folder or a data set, --data"
+        )
+    if dataset is not None and dataset not in DATASETS and Path(dataset).is_dir():
+        if (trained_on or {}).get("tile"):
+            raise AirsceneError(
+                f"the model was trained on tiles; count whole pictures by airscene infer --tile "
+                f"{dataset}"
+            )
+        return as_scenes(Path(dataset), predictor.config, scenes)
+    data = from_dict(DataConfig, trained_on or asdict(DataConfig()))
+    data = replace(data, dataset=dataset or data.dataset)
+    return make_scenes(
+        data, predictor.config, held_out=True, scenes=scenes, counts=counts, seed=seed
+    )
+
+
+class SceneEvaluator(Evaluator):
+    """Held-out scenes of the data that a model was trained on, or of another data set."""
+
+    def __init__(self, predictor: Predictor, question: Question):
+        q, trained_on = question, predictor.note.get("data", {})
+        self.scenes = eval_scenes(predictor, q.data, q.counts, q.seed, q.scenes)
+        self.data = q.data or trained_on["dataset"]
+        self.counts = sorted(set(q.counts or trained_on.get("counts", ())))
+
+    def measure(self, predictor: Predictor) -> SceneEvaluation:
+        """Counts, boxes, and the ELBO with its parts."""
+        return evaluate(predictor, self.scenes)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The data set; and the counts, where scenes are composed with such."""
+        composed = self.data in DATASETS and DATASETS[self.data].composed
+        return {"data": self.data, **({"counts": self.counts} if composed else {})}
 
 
 def looked_at(

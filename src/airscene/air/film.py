@@ -1,46 +1,36 @@
-"""Films: how a model learned, and how it sees, as MP4 that every browser plays.
-
-A frame shows scenes, their windows in the steps' colours as in all figures, and a few large
-numbers. Pictures are enlarged by whole numbers, so that their pixels stay crisp.
-"""
+"""Films of AIR: how a model learned, and how it sees."""
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations, cycle
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw, ImageFont
 
-from airscene.air import task as training
+from airscene.air.evaluation import eval_scenes
 from airscene.air.predictor import Predictor
 from airscene.air.scene import Scene
+from airscene.air.task import look
 from airscene.config import EVAL_SEED
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float, place_apart
 from airscene.errors import AirsceneError
-from airscene.io import weights as checkpoint
-from airscene.output.figures import overlay, step_colour
-from airscene.runs.run import Run
-
-WIDTH, HEIGHT = 1280, 720
-BACK, PLAIN, DIM, FAINT, LINE = "#0d1014", "#eef1f5", "#8a93a0", "#2a3038", "#6db3ff"
+from airscene.kinds.kind import FilmRequest, Tick
+from airscene.output.film import DIM, GRID, WIDTH, Canvas, Frame, movie, writer
+from airscene.training.task import pick
 
 TRAINING_RATE, SHOWN, HELD = 24, 3, 48
 """Frames a second of the training film, frames of each snapshot, and of the last one."""
 MEASURED = 500
 """Held-out scenes that a snapshot's numbers are measured on."""
-PANEL, GRID = (40, 260), (290, 40, 1240, 680)
-"""Where a training frame has its numbers (left, right), and its scenes."""
+PANEL = (40, 260)
+"""Where a training frame has its numbers (left, right)."""
 
 LIVE_RATE = 30
 SHOT, PAUSE, STILL = 2.5, 0.8, 0.6
@@ -48,14 +38,35 @@ SHOT, PAUSE, STILL = 2.5, 0.8, 0.6
 SPEED = 0.3
 """Shares of the image's shorter side by which an object moves in a second."""
 
-Frame = UInt8[np.ndarray, "720 1280 3"]
 Images = UInt8[np.ndarray, "images height width channels"]
-Tick = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
 
 
 def quiet(done: int, total: int) -> None:
     """A `Tick` that says nothing."""
+
+
+def films(
+    predictor: Predictor,
+    run: Any,
+    request: FilmRequest,
+    bar: Callable[[str], AbstractContextManager[Tick]],
+) -> Iterator[Path]:
+    """training.mp4, if there is a run with snapshots (a `runs.run.Run`), then live.mp4."""
+    r, index = request, request.seed_index
+    writer()  # it may be missing
+    if index is not None:
+        if run is None:
+            raise AirsceneError(f"{r.name} is one model: --seed-index is for run folders")
+        model = pick(run.state().model, chosen_seed(run, index))
+        predictor = Predictor(model, predictor.note)
+    scenes = eval_scenes(predictor, r.data, scenes=MEASURED)
+    if run is not None and run.snapshots():
+        with bar("training.mp4") as tick:
+            training_film(run, r.out / "training.mp4", index, r.scenes, tick)
+        yield r.out / "training.mp4"
+    with bar("live.mp4") as tick:
+        live_film(predictor, r.out / "live.mp4", scenes, r.seconds, r.name, tick)
+    yield r.out / "live.mp4"
 
 
 # --- How a model learned -------------------------------------------------------------------
@@ -73,7 +84,7 @@ class Stage:
 
 
 def training_film(
-    run: Run, path: Path, seed_index: int | None = None, scenes: int = 12, tick: Tick = quiet
+    run: Any, path: Path, seed_index: int | None = None, scenes: int = 12, tick: Tick = quiet
 ) -> None:
     """Held-out scenes as each snapshot of a run sees them, one snapshot after the other.
 
@@ -97,31 +108,30 @@ def training_film(
                 add(frame)
 
 
-def chosen_seed(run: Run, seed_index: int | None) -> int:
+def chosen_seed(run: Any, seed_index: int | None) -> int:
     """The index of one of a run's seeds, by default of the served one."""
     if seed_index is None:
-        note = checkpoint.load_note(run.model) if run.model.is_file() else {}
-        return note.get("seed", run.config.seed) - run.config.seed
+        return run.served_seed
     if not 0 <= seed_index < run.config.seeds:
         last = run.config.seeds - 1
         raise AirsceneError(f"seed-index must lie between 0 and {last}, not {seed_index}")
     return seed_index
 
 
-def _stage(run: Run, step: int, seed: int, shown: Images, held_out: Scenes) -> Stage:
+def _stage(run: Any, step: int, seed: int, shown: Images, held_out: Scenes) -> Stage:
     models = jax.tree.map(lambda a: a[seed : seed + 1], run.models_at(step))
-    seen = training.look(models, jnp.asarray(held_out.images))
+    seen = look(models, jnp.asarray(held_out.images))
     right = (np.asarray(seen.count)[0] == held_out.counts)[held_out.known]
     known = run.config.model.counts_objects and held_out.counted
     return Stage(
         step,
-        Predictor(training.pick(models, 0)).infer_seen(shown),
+        Predictor(pick(models, 0)).infer_seen(shown),
         float(right.mean()) if known else None,
         float(seen.elbo[0]),
     )
 
 
-def training_frame(run: Run, images: Images, stages: Sequence[Stage], now: int) -> Frame:
+def training_frame(run: Any, images: Images, stages: Sequence[Stage], now: int) -> Frame:
     """One of the film's `stages` and the way to it: numbers at the left, scenes at the right."""
     page, stage, model = Canvas(), stages[now], run.config.model
     left, right = PANEL
@@ -313,156 +323,3 @@ def _composed(
                 share = (1 - abs(y - row)) * (1 - abs(x - column))
                 canvas[row : row + crop.shape[0], column : column + crop.shape[1]] += share * crop
     return np.round(255 * canvas[:height, :width].clip(0, 1)).astype(np.uint8)
-
-
-# --- Drawing and writing frames ------------------------------------------------------------
-
-
-class Canvas:
-    """A dark frame to write numbers and put pictures on."""
-
-    def __init__(self) -> None:
-        self.image = Image.new("RGB", (WIDTH, HEIGHT), BACK)
-        self.draw = ImageDraw.Draw(self.image)
-
-    def array(self) -> Frame:
-        """The frame."""
-        return np.array(self.image)
-
-    def text(
-        self, at: tuple[float, float], text: str, size: int, colour: str, **style: Any
-    ) -> None:
-        """One line, from its top left corner."""
-        bold = style.pop("bold", False)
-        self.draw.text(at, text, colour, _font(size, bold), **{"anchor": "la", **style})
-
-    def number(self, at: tuple[int, int], label: str, value: str) -> None:
-        """A large number over what it is."""
-        self.text(at, value, 46, PLAIN, bold=True)
-        self.text((at[0] + 2, at[1] + 58), label, 17, DIM)
-
-    def picture(
-        self,
-        at: tuple[int, int],
-        image: Float[np.ndarray, "height width channels"],
-        scale: float,
-        scene: Scene | None = None,
-        border: int = 3,
-    ) -> None:
-        """An image, so many times as large, with the windows of a scene."""
-        height, width = image.shape[:2]
-        nothing = Scene(height, width, 1, (), np.ones(1, np.float32), 0.0, 0.0)
-        whole = max(1, int(scale))
-        picture = Image.fromarray(overlay(image, scene or nothing, whole, border))
-        if whole > scale:
-            picture = picture.resize((round(width * scale), round(height * scale)))
-        self.image.paste(picture, at)
-        x, y = at
-        self.draw.rectangle((x - 1, y - 1, x + picture.width, y + picture.height), outline=FAINT)
-
-    def legend(self, at: tuple[int, int], steps: int, right: bool = False) -> None:
-        """The steps' colours in a row, from the left or to the right."""
-        x, y = at
-        label, side, pitch = "windows by step", 22, 34
-        if right:
-            x -= steps * pitch - (pitch - side)
-            self.text((x - 14, y), label, 17, DIM, anchor="ra")
-        else:
-            self.text((x, y), label, 17, DIM)
-            y += 32
-        for step in range(steps):
-            per_row = steps if right else 6
-            left, top = x + step % per_row * pitch, y + step // per_row * pitch
-            box = (left, top, left + side, top + side)
-            self.draw.rectangle(box, outline=step_colour(step), width=3)
-            middle = (left + side / 2 + 0.5, top + side / 2 + 0.5)
-            self.text(middle, str(step + 1), 13, PLAIN, anchor="mm", bold=True)
-
-    def bars(self, corner: tuple[int, int], shares: Float[np.ndarray, " counts"]) -> None:
-        """q(n), a bar for each n; `corner` is the top right one."""
-        right, top = corner
-        pitch, wide, tall = min(34, 200 // len(shares)), min(22, 130 // len(shares)), 52
-        for n, share in enumerate(shares[::-1]):
-            x = right - n * pitch - wide
-            self.draw.rectangle((x, top + tall, x + wide, top + tall + 1), fill=FAINT)
-            high = round(tall * float(share))
-            if high:
-                self.draw.rectangle((x, top + tall - high, x + wide, top + tall), fill=LINE)
-            name = str(len(shares) - 1 - n)
-            self.text((x + wide / 2, top + 60), name, 15, DIM, anchor="ma")
-
-    def curve(
-        self,
-        box: tuple[int, int, int, int],
-        values: Sequence[float],
-        steps: Sequence[int],
-        now: int,
-        bounded: bool,
-    ) -> None:
-        """Values, snapshot by snapshot, as far as `now`; if `bounded`, between 0 and 1."""
-        x0, y0, x1, y1 = box
-        low, high = (0.0, 1.0) if bounded else _span(values)
-        across = np.linspace(x0, x1, len(steps))
-        down = y1 - (y1 - y0) * ((np.array(values) - low) / (high - low)).clip(0, 1)
-        self.draw.line((x0, y1 + 1, x1, y1 + 1), FAINT, 2)
-        if bounded:
-            self.draw.line((x0, y0, x1, y0), FAINT, 1)
-        marks = {0: steps[0], len(steps) - 1: steps[-1]}
-        for k, step in marks.items():
-            style = {"anchor": "ra" if k else "la"}
-            self.text((across[k], y1 + 10), f"{step:,}", 14, DIM, **style)
-        points = np.stack([across, down], axis=1)[: now + 1]
-        self._smooth_line(points[np.isfinite(points).all(axis=1)])
-
-    def _smooth_line(self, points: Float[np.ndarray, "points 2"], fine: int = 4) -> None:
-        """A line and a dot at its end, drawn larger and reduced, since Pillow's have jags."""
-        over = Image.new("RGBA", (GRID[0] * fine, HEIGHT * fine))
-        draw, at = ImageDraw.Draw(over), [tuple(point) for point in fine * points]
-        if len(at) > 1:
-            draw.line(at, LINE, 3 * fine, joint="curve")
-        for x, y in at[-1:]:
-            radius = 5 * fine
-            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=PLAIN)
-        small = over.reduce(fine)
-        self.image.paste(small, (0, 0), small)
-
-
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    """From low to high; a first plunge must not flatten all that follows."""
-    finite = np.array([v for v in values if np.isfinite(v)] or [0.0])
-    low, high = float(np.quantile(finite, 0.1)), float(finite.max())
-    return low, max(high, low + 1.0)
-
-
-@cache
-def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
-    """The font that comes with matplotlib."""
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
-
-
-def writer() -> Any:
-    """imageio, which writes films, or one line that says how to get it."""
-    try:
-        import imageio.v2
-        import imageio_ffmpeg  # noqa: F401
-
-        return imageio.v2
-    except ImportError:
-        raise AirsceneError("films need imageio: pip install 'airscene[video]'") from None
-
-
-@contextmanager
-def movie(path: Path, rate: int) -> Iterator[Callable[[Frame], None]]:
-    """What adds a frame to a film (H.264 in MP4); the film is there when the block succeeds."""
-    imageio = writer()
-    options = {"codec": "libx264", "pixelformat": "yuv420p", "macro_block_size": 2}
-    options["output_params"] = ["-crf", "16", "-f", "mp4", "-movflags", "+faststart"]
-    with checkpoint.atomic(path) as temporary, warnings.catch_warnings():
-        # ffmpeg is started by fork and, at once, exec: none of JAX's locks is in the way.
-        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-        film = imageio.get_writer(temporary, format="FFMPEG", mode="I", fps=rate, **options)
-        try:
-            yield film.append_data
-        finally:
-            film.close()

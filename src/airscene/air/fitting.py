@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from airscene.air import task as training
-from airscene.air.predictor import Predictor, as_array, as_float_image, as_seen, at_size
+from airscene.air.config import TrainConfig
+from airscene.air.predictor import Predictor
 from airscene.air.survey import survey
-from airscene.config import TrainConfig, configured
+from airscene.air.task import AIRTask, uncounted
+from airscene.config import configured
 from airscene.errors import AirsceneError
+from airscene.io.frames import as_seen, as_uint8, at_size
+from airscene.training.loop import fitted
 
 
 def fit(
@@ -44,34 +47,6 @@ def fit(
     config = configured(seen.config(tile=0), known | settings, fixed, by="images")
     pixels = at_size([as_seen(image, config.model) for image in pixels], config.model)
     held_out = np.arange(len(pixels)) % 10 == 0
-    last = None
-    for last in training.train(config, pixels[~held_out], pixels[held_out]):
-        if progress and last.look is not None:
-            print(f"step {last.step:,} of {steps:,}: ELBO {np.nanmax(last.look.elbo):.1f}")
-    assert last is not None and last.look is not None
-    if not np.isfinite(last.look.elbo).any():
-        raise AirsceneError("every seed diverged; try a lower learning_rate")
-    best = int(np.nanargmax(np.asarray(last.look.elbo)))
-    warning = training.symptoms(last.look)[best]
-    if warning and progress:
-        print(f"! seed {seed + best} {warning}")
-    note = {"command": "airscene.fit", "seed": seed + best, "warning": warning}
-    return Predictor(training.pick(last.state.model, best), note)
-
-
-def as_uint8(images: Any) -> np.ndarray:
-    """A batch of images as (batch, height, width, channels) uint8."""
-    array = as_array(images)
-    if array.dtype == object or array.ndim not in (3, 4):
-        raise AirsceneError(
-            f"images must be (batch, height, width) or (batch, height, width, channels), "
-            f"not {array.shape}"
-        )
-    if len(array) < 10:
-        raise AirsceneError(f"fit needs at least 10 images, not {len(array)}")
-    array = array[..., None] if array.ndim == 3 else array
-    if array.shape[-1] not in (1, 3):
-        raise AirsceneError(f"images must have 1 or 3 channels, not {array.shape[-1]}")
-    if array.dtype == np.uint8:
-        return array
-    return np.stack([np.round(255 * as_float_image(image)).astype(np.uint8) for image in array])
+    task = AIRTask(config, uncounted(pixels[~held_out]), uncounted(pixels[held_out]))
+    model, note = fitted(task, progress)
+    return Predictor(model, {"command": "airscene.fit", **note})

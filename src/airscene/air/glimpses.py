@@ -1,8 +1,8 @@
 """Glimpse auto-encoders: x_att, what is seen in a window, to z_what, to y_att, what is drawn there.
 
 `vae` is the paper's. `draw` is a DRAW network (appendix F): with the `whole` core, of the whole
-image, it is the paper's baseline; with the others, it is DRAW inside AIR. A new one is a class here
-with the methods of `Glimpse`, a line in `make_glimpse`, and its name in `ModelConfig.glimpse`.
+image, it is the paper's baseline; with the others, it is DRAW inside AIR. A new one is a class with
+the methods of `Glimpse`, added to `parts.GLIMPSES` under a name.
 """
 
 from typing import Protocol, runtime_checkable
@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from airscene.air.priors import Normal
-from airscene.config import ModelConfig
+from airscene.air.config import ModelConfig
+from airscene.air.parts import GLIMPSES
 from airscene.nn import attention
 from airscene.nn.networks import MLP, lstm, positive
+from airscene.nn.normal import Normal
 
 STROKES = 10
 """A stroke of DRAW's is scaled by STROKES / draw_steps: more steps, no wilder canvas."""
@@ -43,7 +44,7 @@ class Glimpse(Protocol):
 
 def make_glimpse(config: ModelConfig, key: Key[Array, ""]) -> Glimpse:
     """The glimpse auto-encoder that `config.glimpse` names."""
-    return {"vae": VAE, "draw": DRAW}[config.glimpse](config, key)
+    return GLIMPSES.find(config.glimpse)(config, key)
 
 
 class VAE(eqx.Module):
@@ -155,3 +156,7 @@ class DRAW(eqx.Module):
     def _blank(self) -> Window:
         c = self.config
         return jnp.full((c.window, c.window, c.channels), c.decoder_bias)
+
+
+GLIMPSES.add("vae", VAE)
+GLIMPSES.add("draw", DRAW)

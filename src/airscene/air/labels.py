@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from airscene.air.config import TrainConfig
 from airscene.air.model import AIR, Step
 from airscene.air.priors import log_count_posterior, present
-from airscene.config import TrainConfig
 from airscene.data.scenes import Scenes
 from airscene.errors import AirsceneError
 from airscene.training.devices import Sharded

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from airscene.air.config import ModelConfig
 from airscene.air.priors import numerics
-from airscene.config import ModelConfig
 
 Image = Float[Array, "height width channels"]
 

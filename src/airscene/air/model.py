@@ -15,20 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from airscene.air.config import ModelConfig
 from airscene.air.cores import Core, make_core
 from airscene.air.glimpses import Glimpse, make_glimpse
 from airscene.air.likelihood import log_likelihood
 from airscene.air.priors import (
-    Normal,
     at_least,
     log_count_posterior,
     log_count_prior,
     unary_probabilities,
 )
 from airscene.air.scene import INK
-from airscene.config import ModelConfig, unchecked
+from airscene.config import unchecked
 from airscene.errors import AirsceneError
 from airscene.nn import attention
+from airscene.nn.normal import Normal
 
 STOP_BELOW = 1e-3
 """Inference stops as soon as q(n >= i), the probability of one more object, falls below this."""

@@ -4,50 +4,88 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
-from typing import Any, overload
+from dataclasses import asdict
+from typing import Any, ClassVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, UInt8
-from PIL import Image
+from jaxtyping import Float, UInt8
 
+from airscene.air import columns
+from airscene.air.answers import answers
+from airscene.air.config import ModelConfig
+from airscene.air.export import program
 from airscene.air.model import AIR, Inference, tight_box
-from airscene.air.scene import Object, Scene, drawn_box, windows
-from airscene.config import ModelConfig
+from airscene.air.scene import Object, Scene, drawn_box
+from airscene.air.tiling import infer_tiled
 from airscene.errors import AirsceneError
-from airscene.io import weights as checkpoint
-from airscene.nn import attention
+from airscene.io.frames import Frame, Places, as_array, as_float_image, as_seen
+from airscene.kinds.predictor import BasePredictor, Program
 
-BATCHES = (1, 16, 256)  # compiled batch sizes; what does not fill one is padded with black
+REDUCED = 3.0
+"""A picture so many times larger than the model's is better cut into tiles."""
+STRANGE = 0.6
+"""A picture of which so much is left unexplained is most probably of another kind."""
 
 infer_compiled = jax.jit(AIR.infer)
 _sample = jax.jit(AIR.sample, static_argnames="n")
 _decode = jax.jit(lambda air, z_what: air.glimpse.decode(z_what))
 
 
-class Predictor:
+class Predictor(BasePredictor):
     """A trained model, ready to take images apart."""
 
+    kind: ClassVar[str] = "air"
+    model: AIR
+
     def __init__(self, air: AIR, note: dict[str, Any] | None = None):
-        self.air = air
-        self.note = note or {}
+        self.model, self.note = air, note or {}
 
     def __repr__(self) -> str:
         c = self.config
         return f"<airscene model for {c.height}x{c.width} images, up to {c.max_objects} objects>"
 
-    def save(self, path: str | Path) -> None:
-        """Write a weights file that `airscene.load` reads."""
-        checkpoint.save_model(Path(path), self.air, self.note)
+    @property
+    def air(self) -> AIR:
+        """The model itself."""
+        return self.model
 
     @property
     def config(self) -> ModelConfig:
         """The model's configuration."""
-        return self.air.config
+        return self.model.config
+
+    @property
+    def size(self) -> ModelConfig:
+        """The size of the images that the model takes."""
+        return self.config
+
+    # --- Files ------------------------------------------------------------------------------
+
+    def header(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"model": asdict(self.config)}
+
+    def changed(
+        self, name: str, max_objects: int | None = None, canvas: int | None = None
+    ) -> "Predictor":
+        """The same model for more objects, or on another canvas: see `airscene.load`."""
+        air = self.air if canvas is None else _on_canvas(self.air, canvas)
+        if max_objects is not None:
+            most = air.config.max_objects
+            if air.config.count_prior == "table" and max_objects != most:
+                raise AirsceneError(
+                    f"{name} has a table p(n) for 0 to {most} objects, and no others"
+                )
+            air = air.changed(max_objects=max_objects)
+        return Predictor(air, self.note)
+
+    def like(self, model: AIR) -> "Predictor":
+        """Another model of the same run, with this one's most objects and canvas."""
+        return Predictor(model.changed(**asdict(self.config)))
+
+    # --- Inference --------------------------------------------------------------------------
 
     @overload
     def infer(self, images: Sequence[Any]) -> list[Scene]: ...
@@ -61,44 +99,52 @@ class Predictor:
         array (batch, height, width) or (batch, height, width, channels). An array of three axes,
         the last of length 4 or less, is one image.
         """
-        batch, single = as_list(images)
-        scenes = self.infer_batch(batch)
-        return scenes[0] if single else scenes
+        return super().infer(images)
 
     def infer_batch(self, images: Sequence[np.ndarray]) -> list[Scene]:
         """The scenes in several images, which may differ in size."""
-        return self._scenes(
-            [Frame.of(as_seen(image, self.config), self.config) for image in images]
-        )
+        return super().infer_batch(images)
 
     def infer_seen(self, images: Sequence[np.ndarray] | np.ndarray) -> list[Scene]:
         """The scenes in images that are light on black already, as the model takes them."""
-        return self._scenes([Frame.of(image, self.config) for image in images])
+        return self.infer_frames([Frame.of(image, self.config) for image in images])
 
     def infer_tiled(self, image: Any, tile: int | None = None) -> Scene:
-        """The scene in one large picture, cut into overlapping tiles: see `airscene.air.tiling`."""
-        from airscene.air.tiling import infer_tiled
-
+        """The scene in one large picture, cut into overlapping tiles: see `air.tiling`."""
         return infer_tiled(self, as_array(image), tile)
 
-    def _scenes(self, frames: list["Frame"]) -> list[Scene]:
-        scenes = []
-        for start in range(0, len(frames), BATCHES[-1]):
-            part = frames[start : start + BATCHES[-1]]
-            found = self.infer_arrays(np.stack([frame.pixels for frame in part]))
-            scenes += self._told(Places.of(part), found)
-        return scenes
+    def frame(self, image: np.ndarray) -> Frame:
+        """An image as the model sees it: light on black, and of its size."""
+        return Frame.of(as_seen(image, self.config), self.config)
 
-    def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> Any:
-        """The compiled program alone: images of the model's size in, NumPy `Inference` out."""
-        parts, rest = [], x
-        while len(rest):
-            size = next((b for b in BATCHES if b >= len(rest)), BATCHES[-1])
-            part, rest = rest[:size], rest[size:]
-            if len(part) < size:
-                part = np.concatenate([part, np.zeros((size - len(part), *x.shape[1:]), x.dtype)])
-            parts.append(jax.device_get(infer_compiled(self.air, part)))
-        return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
+    def compiled(self, x: Any) -> Any:
+        """An `Inference` for a batch of images of the model's size."""
+        return infer_compiled(self.air, x)
+
+    def told(self, x: np.ndarray, places: Places, found: Any) -> list[Scene]:
+        """What was found, as scenes."""
+        a = answers(places, found)
+        return [
+            Scene(
+                height=int(places.height[i]),
+                width=int(places.width[i]),
+                channels=self.config.channels,
+                objects=tuple(
+                    Object(
+                        presence=float(a.presence[i, step]),
+                        where=tuple(a.where[i, step].tolist()),
+                        what=a.what[i, step],
+                        patch=found.y_att[i, step],
+                        box=tuple(a.box[i, step].tolist()),
+                    )
+                    for step in range(count)
+                ),
+                count_posterior=a.posterior[i],
+                elbo=float(a.elbo[i]),
+                residual=float(a.residual[i]),
+            )
+            for i, count in enumerate(a.count)
+        ]
 
     def sample(self, key: Any = 0, n: int | None = None) -> Scene:
         """A scene drawn from the prior, with n objects if that is given. `key`: a seed or a key.
@@ -123,7 +169,8 @@ class Predictor:
             residual=jnp.array(0.0),
         )
         drawn = jax.tree.map(lambda a: np.asarray(a)[None], drawn)
-        return self._told(Places.of([Frame.blank(self.config)]), drawn)[0]
+        blank = Frame.blank(self.config)
+        return self.told(blank.pixels[None], Places.of([blank]), drawn)[0]
 
     def draw(self, what: Any) -> Float[np.ndarray, "side side channels"]:
         """What a code looks like: the patch that the model draws for `what`, between 0 and 1."""
@@ -156,174 +203,64 @@ class Predictor:
         channels = self.config.channels
         return Scene(height, width, channels, tuple(objects), posterior, float("nan"), 0.0)
 
-    def _told(self, places: "Places", found: Any) -> list[Scene]:
-        """What was found, as scenes."""
-        a = answers(places, found)
-        return [
-            Scene(
-                height=int(places.height[i]),
-                width=int(places.width[i]),
-                channels=self.config.channels,
-                objects=tuple(
-                    Object(
-                        presence=float(a.presence[i, step]),
-                        where=tuple(a.where[i, step].tolist()),
-                        what=a.what[i, step],
-                        patch=found.y_att[i, step],
-                        box=tuple(a.box[i, step].tolist()),
-                    )
-                    for step in range(count)
-                ),
-                count_posterior=a.posterior[i],
-                elbo=float(a.elbo[i]),
-                residual=float(a.residual[i]),
-            )
-            for i, count in enumerate(a.count)
-        ]
+    # --- What people are told and shown -----------------------------------------------------
 
+    def caveats(self, name: str, tiled: bool) -> list[str]:
+        """Where counts may disappoint."""
+        c, cut = self.config, self.note.get("data", {}).get("tile")
+        if not c.counts_objects:
+            return [f"{name} draws whole images: its count is 1"]
+        if tiled and c.core == "lstm" and not cut:
+            return [
+                f"{name} has never seen objects that are cut, as tiles cut them, and may count too "
+                "many: a difference core, or training on tiles, does better"
+            ]
+        return []
 
-@dataclass(frozen=True)
-class Answers:
-    """What users are told of many images, as arrays; in pixels of the images given."""
+    def doubt(self, image: np.ndarray, scene: Scene, tiled: bool) -> str | None:
+        """Pictures that are much too large, of the wrong polarity, or not explained."""
+        c = self.config
+        if not tiled and max(scene.height / c.height, scene.width / c.width) > REDUCED:
+            size, canvas = f"{scene.width}x{scene.height}", f"{c.width}x{c.height}"
+            return f"{size} pixels are reduced to {canvas}; --tile works at full scale"
+        if not (c.invert or c.level) and np.median(as_float_image(image)) > 0.5:
+            return "mostly light, but this model takes light objects on black"
+        if scene.residual > STRANGE:
+            return f"{scene.residual:.0%} is left unexplained: a picture of another kind?"
+        return None
 
-    count: Int[np.ndarray, " images"]
-    """The most probable one: so many of the steps below count."""
-    posterior: Float[np.ndarray, "images counts"]
-    presence: Float[np.ndarray, "images steps"]
-    where: Float[np.ndarray, "images steps 3"]
-    box: Float[np.ndarray, "images steps 4"]
-    what: Float[np.ndarray, "images steps codes"]
-    elbo: Float[np.ndarray, " images"]
-    residual: Float[np.ndarray, " images"]
+    def overlay(self, image: np.ndarray, scene: Scene) -> UInt8[np.ndarray, "height width 3"]:
+        """The image with the windows of its objects."""
+        from airscene.output.figures import overlay
 
-
-def answers(places: "Places", found: Any) -> Answers:
-    """What was found (an `Inference` of NumPy arrays), as users are told."""
-    posterior = np.exp(np.asarray(found.log_q))
-    at_least, where = np.cumsum(posterior[:, ::-1], axis=1)[:, ::-1], places.where(found.pose)
-    return Answers(
-        count=np.argmax(found.log_q, axis=1),
-        posterior=posterior,
-        presence=np.minimum(at_least[:, 1:], 1.0),
-        where=where,
-        box=places.boxes(found.box, where),
-        what=found.z_what,
-        elbo=np.asarray(found.elbo),
-        residual=np.asarray(found.residual),
-    )
-
-
-@dataclass(frozen=True)
-class Frame:
-    """An image as the model sees it, and the way back to the pixels of the image given."""
-
-    pixels: Float[np.ndarray, "height width channels"]
-    height: int
-    width: int
-    scale: tuple[float, float]
-    """Model pixels per pixel of the image given, along x and y (equal but for rounding)."""
-    corner: tuple[float, float]
-    """Model pixels of black to the left of and above the image."""
-
-    @staticmethod
-    def of(image: np.ndarray, config: Any) -> "Frame":
-        """Resize an image to the model's size, keeping its aspect; black fills the rest."""
         image = as_float_image(image)
-        height, width = image.shape[:2]
-        image = _with_channels(image, config.channels)
-        scale = min(config.height / height, config.width / width)
-        if (height, width) == (config.height, config.width):
-            return Frame(image, height, width, (1.0, 1.0), (0.0, 0.0))
-        small = max(1, round(height * scale)), max(1, round(width * scale))
-        top, left = (config.height - small[0]) // 2, (config.width - small[1]) // 2
-        pixels = np.zeros((config.height, config.width, config.channels), np.float32)
-        for c in range(config.channels):
-            plane = Image.fromarray(image[..., c]).resize(
-                (small[1], small[0]), Image.Resampling.BILINEAR
-            )
-            pixels[top : top + small[0], left : left + small[1], c] = np.asarray(plane)
-        exact = small[1] / width, small[0] / height
-        return Frame(pixels.clip(0, 1), height, width, exact, (float(left), float(top)))
+        faint = 0 < image.max() < 0.5  # 12 bits in 16, say
+        return overlay(image / image.max() if faint else image, scene)
 
-    @staticmethod
-    def blank(config: ModelConfig) -> "Frame":
-        """A black image of the model's own size."""
-        pixels = np.zeros((config.height, config.width, config.channels), np.float32)
-        return Frame(pixels, config.height, config.width, (1.0, 1.0), (0.0, 0.0))
+    # --- Tables and export ------------------------------------------------------------------
 
+    def schema(self) -> Any:
+        """The columns of a table of scenes."""
+        return columns.schema()
 
-@dataclass(frozen=True)
-class Places:
-    """The way back from the model's pixels to those of the images given: a row for each image."""
+    def table(self, file: Any, error: Any, x: np.ndarray, places: Places, found: Any) -> Any:
+        """A table of many images at once, without a `Scene` for each."""
+        return columns.table(file, error, places, answers(places, found))
 
-    size: tuple[int, int]
-    """Height and width of what the model sees."""
-    height: Int[np.ndarray, " images"]
-    width: Int[np.ndarray, " images"]
-    scale: Float[np.ndarray, "images 2"]
-    corner: Float[np.ndarray, "images 2"]
+    def program(self, unrolled: bool = False) -> Program:
+        """What `infer` turns into `Scene`s, as named arrays."""
+        return program(self.air, unrolled)
 
-    @staticmethod
-    def of(frames: Sequence[Frame]) -> "Places":
-        """Those of the images in some frames."""
-        return Places(
-            frames[0].pixels.shape[:2],
-            np.array([frame.height for frame in frames]),
-            np.array([frame.width for frame in frames]),
-            np.array([frame.scale for frame in frames]),
-            np.array([frame.corner for frame in frames]),
-        )
+    def facts(self) -> dict[str, str]:
+        """What an exported file says of its arrays."""
+        return {"where": "side, x, y in pixels", "box": "x0, y0, x1, y1 in pixels"}
 
-    def where(
-        self, pose: Float[np.ndarray, "images steps 3"]
-    ) -> Float[np.ndarray, "images steps 3"]:
-        """Poses as (side, x, y) in pixels of the images given."""
-        where = attention.to_pixels(pose, *self.size)
-        where[..., 0] /= self.scale.min(axis=1)[:, None]
-        where[..., 1:] = self._back(where[..., 1:])
-        return where
-
-    def boxes(
-        self, box: Int[np.ndarray, "images steps 4"], where: Float[np.ndarray, "images steps 3"]
-    ) -> Float[np.ndarray, "images steps 4"]:
-        """Boxes in pixels of the images given; the window's where an object draws too faintly."""
-        drawn = self._back(box.reshape(*box.shape[:2], 2, 2)).reshape(box.shape)
-        faint = box[..., 2:3] <= box[..., 0:1]
-        if faint.any():
-            drawn = np.where(faint, windows(where), drawn)
-        most = np.stack([self.width, self.height] * 2, axis=-1)[:, None]
-        return np.minimum(np.maximum(drawn, 0), most)
-
-    def _back(self, points: np.ndarray) -> np.ndarray:
-        """Points of the models' images in pixels of those given."""
-        shape = (len(points), *(1,) * (points.ndim - 2), 2)
-        return (points - self.corner.reshape(shape)) / self.scale.reshape(shape)
-
-
-def load(source: str | Path, max_objects: int | None = None, canvas: int | None = None) -> Any:
-    """A trained model: a bundled one's name, a run folder, or a weights file.
-
-    A `Predictor`, or an `InversePredictor` for models that invert a renderer.
-
-    max_objects: look for more (or fewer) objects than in training.
-    canvas: work on a square of so many pixels, at the scale of training: for larger images with
-        objects of the same size. Only the difference core can do that.
-    """
-    air, note = checkpoint.load_model(resolve(source))
-    if not isinstance(air, AIR):
-        if max_objects is not None or canvas is not None:
-            raise AirsceneError(f"{source} inverts a renderer, whose objects and size are fixed")
-        from airscene.inverse.predictor import InversePredictor
-
-        return InversePredictor(air, note)
-    if canvas is not None:
-        air = _on_canvas(air, canvas)
-    if max_objects is not None:
-        if air.config.count_prior == "table" and max_objects != air.config.max_objects:
-            most = air.config.max_objects
-            raise AirsceneError(f"{source} has a table p(n) for 0 to {most} objects, and no others")
-        air = air.changed(max_objects=max_objects)
-    return Predictor(air, note)
+    def examples(self, number: int) -> Float[np.ndarray, "batch height width channels"]:
+        """Scenes from the prior."""
+        c = self.config
+        scenes = [self.sample(i, n=i % (c.max_objects + 1)) for i in range(number)]
+        shape = (c.height, c.width, c.channels)
+        return np.stack([scene.render().reshape(shape) for scene in scenes]).astype(np.float32)
 
 
 def _on_canvas(air: AIR, side: int) -> AIR:
@@ -340,104 +277,3 @@ def _on_canvas(air: AIR, side: int) -> AIR:
         size_mean=c.size_mean * shrink,
         position_sd=c.position_sd * shrink,
     )
-
-
-def resolve(source: str | Path) -> Path:
-    """The weights file of a model. A bundled name wins over a folder; `./name` is the folder."""
-    path = Path(source)
-    if str(source) in bundled():
-        return bundled()[str(source)]
-    if path.is_dir():
-        if not (path / "model.safetensors").is_file() and (path / "config.json").is_file():
-            raise AirsceneError(f"the run in {path} has no model yet; go on with it by --resume")
-        if not (path / "model.safetensors").is_file():
-            raise AirsceneError(f"{path} is not a run folder: it has no model.safetensors")
-        return path / "model.safetensors"
-    if not path.is_file():
-        names = ", ".join(bundled())
-        raise AirsceneError(f"no model {str(source)!r}: neither a run folder nor one of {names}")
-    return path
-
-
-def bundled() -> dict[str, Path]:
-    """The models that come with the package, by name."""
-    folder = Path(str(files("airscene"))) / "weights"
-    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
-
-
-def as_list(images: Any) -> tuple[list[np.ndarray], bool]:
-    """The images one by one, and whether there was just one, not a batch."""
-    if isinstance(images, Sequence) and not isinstance(images, str | bytes):
-        batch, single = [as_array(image) for image in images], False
-    else:
-        array = as_array(images)
-        single = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] <= 4)
-        if array.ndim not in (2, 3, 4):
-            raise AirsceneError(
-                f"an image must be (height, width) or (height, width, 3), not {array.shape}"
-            )
-        batch = [array] if single else list(array)
-    if not batch:
-        raise AirsceneError("an empty batch: expected at least one image")
-    return batch, single
-
-
-def as_array(values: Any) -> np.ndarray:
-    """An array, or one line that says why it is none."""
-    if isinstance(values, str | bytes | Path):
-        raise AirsceneError(f"expected an image's pixels, not a path: {values!r}")
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError):
-        raise AirsceneError("expected an array: the rows given differ in length or kind") from None
-
-
-def as_float_image(image: np.ndarray) -> np.ndarray:
-    """Intensities in [0, 1], or one line that says why this is no image."""
-    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3)):
-        raise AirsceneError(
-            f"an image must be (height, width) or (height, width, 3), not {image.shape}"
-        )
-    if image.size == 0:
-        raise AirsceneError(f"an image without pixels: its shape is {image.shape}")
-    if image.dtype in (np.bool_, np.uint8, np.uint16):
-        most = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
-        return image.astype(np.float32) / most
-    if not np.issubdtype(image.dtype, np.floating):
-        raise AirsceneError(f"an image must be uint8, uint16 or float in [0, 1], not {image.dtype}")
-    if not np.isfinite(image).all():
-        raise AirsceneError("an image with NaN or infinite pixels")
-    if image.min() < 0 or image.max() > 1:
-        raise AirsceneError(
-            f"a float image must lie in [0, 1], but has values from {image.min():.7g} "
-            f"to {image.max():.7g}"
-        )
-    return image.astype(np.float32)
-
-
-def at_size(
-    images: Sequence[np.ndarray], config: ModelConfig
-) -> UInt8[np.ndarray, "images height width channels"]:
-    """Images, light on black, at the model's size."""
-    pixels = [np.round(255 * Frame.of(image, config).pixels).astype(np.uint8) for image in images]
-    return np.stack(pixels)
-
-
-def as_seen(image: np.ndarray, config: ModelConfig) -> np.ndarray:
-    """An image as the model's settings say: light on black, its background and contrast evened."""
-    image = as_float_image(image)
-    if config.invert:
-        image = 1 - image
-    if config.level:
-        image = image - np.median(image, axis=(0, 1))
-    return (np.float32(config.contrast) * image).clip(0, 1)
-
-
-def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
-    """(height, width, channels): grey from colour by luminance, colour from grey by repetition."""
-    image = image[..., None] if image.ndim == 2 else image
-    if image.shape[-1] == channels:
-        return image
-    if channels == 3:
-        return np.repeat(image, 3, axis=-1)
-    return image @ np.array([[0.299], [0.587], [0.114]], np.float32)

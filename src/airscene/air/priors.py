@@ -1,15 +1,14 @@
-"""Distributions: p(n) with its unary code (appendix B), and the Gaussians of z_where and z_what."""
+"""The count n: p(n) with its unary code (appendix B), and q(n)."""
 
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from airscene.config import ModelConfig
+from airscene.air.config import ModelConfig
 
 NEVER = -1e4
 """Stands for log 0 in a table p(n): finite, and more than any image can make up for."""
@@ -72,30 +71,3 @@ def at_least(log_q: Float[Array, " counts"]) -> Float[Array, " steps"]:
 def present(n: Int[Array, ""], steps: int) -> Float[Array, " steps"]:
     """The unary code of n: n ones, then zeros."""
     return (jnp.arange(steps) < n).astype(jnp.float32)
-
-
-class Normal(eqx.Module):
-    """A diagonal Gaussian. The prior of z_where and of z_what is Normal(0, 1)."""
-
-    mean: Float[Array, "*shape"]
-    sd: Float[Array, "*shape"]
-
-    def at(self, noise: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """The reparameterised sample for standard normal `noise`; the mean where it is zero."""
-        return self.mean + self.sd * noise
-
-    def log_prob(self, z: Float[Array, "*shape"]) -> Float[Array, "*rest"]:
-        """Log density of z, summed over the last axis."""
-        standard = (z - self.mean) / self.sd
-        return -jnp.sum(standard**2 / 2 + jnp.log(self.sd) + np.log(2 * np.pi) / 2, axis=-1)
-
-    def kl(self, period: Float[np.ndarray, " last"] | float = 0.0) -> Float[Array, "*rest"]:
-        """KL(self || Normal(0, 1)), summed over the last axis.
-
-        An element with a period above 0 lies on a circle of that length, and its prior is uniform:
-        right where self is narrow beside it.
-        """
-        expected = (self.mean**2 + self.sd**2 + np.log(2 * np.pi)) / 2  # -log p(z)
-        uniform = np.log(np.where(np.asarray(period) > 0, period, 1.0))
-        expected = jnp.where(np.asarray(period) > 0, uniform, expected)
-        return jnp.sum(expected - jnp.log(self.sd) - (1 + np.log(2 * np.pi)) / 2, axis=-1)

@@ -4,14 +4,16 @@ Convention: everything is in pixels of the image that the user gave; x runs to t
 down, and the image spans 0 to width and 0 to height.
 """
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from airscene.air.columns import OBJECT
 from airscene.errors import AirsceneError
+from airscene.io.frames import windows
+from airscene.kinds.scene import BaseScene
 from airscene.nn import attention
 
 INK = 0.2
@@ -58,6 +60,10 @@ class Object:
         box = (x0 * factor, y0 * factor, x1 * factor, y1 * factor)
         return replace(self, where=(side * factor, x * factor, y * factor), box=box)
 
+    def brief(self) -> list[float]:
+        """Its box, for a cell of a CSV table."""
+        return _rounded(self.box)
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the patch."""
         return {
@@ -70,7 +76,7 @@ class Object:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scene:
+class Scene(BaseScene):
     """What is in one image: how many objects, where each is, and what each looks like.
 
     An edited scene keeps the posterior, elbo and residual of the image that it came from.
@@ -92,11 +98,6 @@ class Scene:
 
     def __repr__(self) -> str:
         return f"Scene({self.height}x{self.width}, objects={list(self.objects)})"
-
-    @property
-    def count(self) -> int:
-        """How many objects there are."""
-        return len(self.objects)
 
     def render(self) -> Float[np.ndarray, "..."]:
         """The scene drawn back as an image, (height, width) or (height, width, 3), in [0, 1].
@@ -141,20 +142,25 @@ class Scene:
             "width": self.width,
         }
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(self.to_dict())
+    def to_row(self) -> dict[str, Any]:
+        """A row of a Parquet table, not rounded."""
+        return {
+            "count": self.count,
+            "count_posterior": self.count_posterior,
+            "objects": [
+                {"presence": o.presence, **{name: getattr(o, name) for name in OBJECT}}
+                for o in self.objects
+            ],
+            "elbo": self.elbo if np.isfinite(self.elbo) else None,
+            "residual": self.residual,
+            "height": self.height,
+            "width": self.width,
+        }
 
     def _object(self, index: int) -> Object:
         if not -self.count <= index < self.count:
             raise AirsceneError(f"no object {index}: the scene has {self.count}")
         return self.objects[index]
-
-
-def windows(where: Float[np.ndarray, "*many 3"]) -> Float[np.ndarray, "*many 4"]:
-    """Attention windows (x0, y0, x1, y1), given their sides and centres."""
-    half, centre = where[..., :1] / 2, where[..., 1:]
-    return np.concatenate([centre - half, centre + half], axis=-1)
 
 
 def drawn_box(

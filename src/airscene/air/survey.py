@@ -5,16 +5,20 @@ sets the canvas, the prior of the windows' size, and how pictures are brought to
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy import ndimage
 
-from airscene.air.predictor import as_float_image
-from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.air.config import ModelConfig, TrainConfig
+from airscene.config import DataConfig
+from airscene.data.folder import pictures_of
 from airscene.errors import AirsceneError
+from airscene.io.frames import as_float_image
+from airscene.io.images import find_files
 
 LOOKED_AT = 200
 """Pictures that a survey looks at."""
@@ -39,11 +43,6 @@ COST = 11.0
 """An object costs its worth in nats divided by this: above the presets, against split objects."""
 SPECK = 0.15
 """Components below this share of a usual one's area are specks."""
-SURVEYED = (
-    *("height", "width", "channels", "max_objects", "size_mean", "size_sd", "object_cost"),
-    *("invert", "level", "contrast", "core", "patch", "tile"),
-)
-"""The settings that a survey proposes."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +151,20 @@ class Survey:
             f"some {self.side:.0f} pixels, {low} to {high} a picture",
             *(f"  {name:8} {said:44} {how}" for name, (said, how) in rows.items()),
         ]
+
+
+def look_at(path: Path) -> Survey:
+    """Look at some of the pictures in a folder."""
+    files = find_files([path])
+    rows = looked_at(len(files))
+    pictures, shapes = [], []
+    for _, image in pictures_of([files[i] for i in rows]):
+        pictures.append(middle(image).copy())  # the rest need not stay in memory
+        shapes.append(image.shape)
+    if not pictures:
+        raise AirsceneError(f"none of the files in {path} can be read")
+    total = len(pictures) if len(rows) == len(files) else len(files)
+    return replace(survey(pictures, shapes), pictures=total)
 
 
 def survey(

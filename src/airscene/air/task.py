@@ -1,15 +1,8 @@
-"""Training: one compiled program for a chunk of steps of every seed at once.
+"""Training AIR: what a step computes, what is looked at, and what is said of it."""
 
-The scenes lie on the devices, minibatches are drawn inside the program, and the host wakes up only
-between chunks, for progress, a look at held-out scenes, and checkpoints. All randomness follows
-from (seed, step), so a run that was interrupted goes on as if it had not been, and on another
-number of devices (`devices`) with the same numbers, but for rounding.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,102 +10,81 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree, UInt8
+from jaxtyping import Array, Float, Int, Key, UInt8
 
-from airscene.air.estimators import Estimator, make_estimator
-from airscene.air.labels import Labels, label_loss
+from airscene.air.config import TRACEABLE, ModelConfig, TrainConfig
+from airscene.air.estimators import make_estimator
+from airscene.air.labels import Labels, choose, label_loss
 from airscene.air.model import AIR
 from airscene.air.priors import log_count_posterior, present
-from airscene.config import TRACEABLE, TrainConfig, flat, unchecked
-from airscene.training.devices import Sharded, alone, gathered, placed, sharded
+from airscene.config import flat, unchecked
+from airscene.data import DATASETS, Scenes, make_scenes
+from airscene.data.scenes import UNKNOWN
+from airscene.training.devices import Devices, Sharded, gathered, make_mesh, placed, sharded
+from airscene.training.loop import snapshot_steps
+from airscene.training.task import (
+    LOOK_SCENES,
+    Column,
+    Moment,
+    Program,
+    Row,
+    Task,
+    Values,
+    adam,
+    behind,
+    rounded,
+)
 
-CHUNK = 125
-"""The most steps in one call of the compiled program; the host wakes up in between."""
-
-FINE = 25
-"""The most steps between snapshots early in a run, if chunks can be cut so."""
-STAGES = (1_000, 10_000)
-"""Steps at which the paper shows what has been learned: snapshots are taken there, too."""
-
+LABEL_KEY = 2_000_003
+"""What is added to a seed for the keys of its labelled images."""
 RARE = 0.01
 """What fewer than this share of the scenes show is a stray, not a habit."""
 
-Images = UInt8[Array, "scenes height width channels"]
+Images = UInt8[Any, "scenes height width channels"]
 Settings = dict[str, Any] | None
 """Those in which models that are trained together differ: arrays, for each seed or for one."""
 
 
-class TrainState(eqx.Module):
-    """What training changes. Every array has a leading seeds axis."""
+class Own(NamedTuple):
+    """What each seed has for itself."""
 
-    model: AIR
-    estimator: Estimator
-    optimiser: PyTree[Array]
-    seed: Int[Array, "*seeds"]
-    step: Int[Array, "*seeds"]
+    labels: Labels | None = None
+    settings: Settings = None
 
 
-def adam(config: Any) -> optax.GradientTransformation:
-    """Adam with warm-up and a cosine to a tenth of its rate, gradients clipped if so configured."""
-    warmup = min(config.warmup, config.steps // 2)
-    rate, last = config.learning_rate, max(config.steps, warmup + 1)
-    schedule = optax.join_schedules(
-        [
-            optax.linear_schedule(0.0 if warmup else rate, rate, warmup),
-            optax.cosine_decay_schedule(rate, last - warmup, rate / 10 / rate),
-        ],
-        [warmup],
-    )
-    clip = optax.clip_by_global_norm(config.clip_gradient)
-    return optax.chain(clip, optax.adam(schedule)) if config.clip_gradient else optax.adam(schedule)
+@dataclass(frozen=True)
+class AIRProgram(Program):
+    """A step of AIR: an estimator's loss on a minibatch, and that of labels, if there are any."""
 
+    config: TrainConfig
 
-def make_optimiser(config: TrainConfig) -> optax.GradientTransformation:
-    """One for the model; one with a rate of its own for nvil's baseline."""
-    return optax.partition(
-        {"model": adam(config), "estimator": optax.adam(config.baseline_learning_rate)},
-        ("model", "estimator"),
-    )
+    def begin(self, key: Key[Array, ""]) -> tuple[Any, Any]:
+        """A model, and its estimator."""
+        key_model, key_estimator = jax.random.split(key)
+        return AIR(self.config.model, key_model), make_estimator(self.config, key_estimator)
 
+    def optimiser(self, own: Own | None) -> optax.GradientTransformation:
+        """One for the model; one with a rate of its own for nvil's baseline."""
+        config = self._with(own)
+        return optax.partition(
+            {"model": adam(config), "estimator": optax.adam(config.baseline_learning_rate)},
+            ("model", "estimator"),
+        )
 
-class Members(eqx.Module):
-    """What models that are trained together differ in, beside their seeds' usual order."""
+    def loss(self, learner: Any, data: Sharded, own: Own, now: Moment) -> tuple[Array, Any]:
+        """That of the estimator, with q(n) as hot as it is at this step."""
+        config, (model, estimator) = self._with(own), learner
+        model = model.traced(own.settings)
+        x = data.take(now.rows).astype(jnp.float32) / 255
+        value, aux = estimator(model, x, now.key, count_temperature(config, now.step))
+        if own.labels is not None:
+            key = jax.random.fold_in(jax.random.key(now.seed + LABEL_KEY), now.step)
+            value += label_loss(config, model, data, own.labels, key)
+        return value, (aux.elbo, aux.estimator)
 
-    seed: Int[np.ndarray, " seeds"]
-    settings: dict[str, Float[np.ndarray, " seeds"]]
-    """Some of the `TRACEABLE` settings, for each model."""
-
-
-def together(configs: Sequence[TrainConfig]) -> tuple[TrainConfig, Members]:
-    """One configuration for runs that differ in seeds and `TRACEABLE` settings, and the rest.
-
-    Each run's seeds follow those of the run before along the seeds axis.
-    """
-    every = [flat(config) for config in configs for _ in range(config.seeds)]
-    names = [n for n in TRACEABLE if any(one[n] != every[0][n] for one in every)]
-    seeds = [config.seed + i for config in configs for i in range(config.seeds)]
-    settings = {n: np.array([one[n] for one in every], np.float32) for n in names}
-    whole = replace(configs[0], seed=0, seeds=len(seeds))
-    return whole, Members(np.array(seeds, np.int32), settings)
-
-
-def start(
-    config: TrainConfig, mesh: Mesh | None = None, members: Members | None = None
-) -> TrainState:
-    """The state before the first step, for each seed; on one device if no others are named."""
-
-    def one(seed):
-        key_model, key_estimator = jax.random.split(jax.random.key(seed))
-        model = AIR(config.model, key_model)
-        estimator = make_estimator(config, key_estimator)
-        learner: Any = (model, estimator)
-        optimiser = make_optimiser(config).init(learner)
-        return TrainState(model, estimator, optimiser, seed, jnp.zeros((), jnp.int32))
-
-    numbers = np.arange(config.seed, config.seed + config.seeds, dtype=np.int32)
-    numbers = numbers if members is None else members.seed
-    seeds: Any = placed(numbers, mesh or alone(), "seeds")
-    return jax.jit(jax.vmap(one), out_shardings=seeds.sharding)(seeds)
+    def _with(self, own: Own | None) -> TrainConfig:
+        """The configuration, with the settings that are traced."""
+        return unchecked(self.config, own.settings) if own and own.settings else self.config
 
 
 def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array, ""]:
@@ -125,58 +97,6 @@ def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array,
     anneal = max(1, min(config.anneal, config.steps // 2))  # a short run must end cold, too
     left = jnp.clip(1 - step / anneal, 0, 1)
     return jnp.asarray(config.count_temperature) ** left
-
-
-def train_step(
-    config: TrainConfig,
-    state: TrainState,
-    images: Sharded,
-    labels: Labels | None = None,
-    settings: Settings = None,
-) -> tuple[TrainState, Array]:
-    """One step of one seed: draw a minibatch, estimate the gradient, move."""
-    config = unchecked(config, settings) if settings else config
-    key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
-    key_batch, key_loss = jax.random.split(key)
-    key_labels = jax.random.fold_in(jax.random.key(state.seed + 2_000_003), state.step)
-    rows = jax.random.randint(key_batch, (config.batch,), 0, len(images))
-    x = images.take(rows).astype(jnp.float32) / 255
-
-    def loss(learner):
-        model, estimator = learner
-        model = model.traced(settings)
-        value, aux = estimator(model, x, key_loss, count_temperature(config, state.step))
-        if labels is not None:
-            value += label_loss(config, model, images, labels, key_labels)
-        return value, aux
-
-    learner: Any = (state.model, state.estimator)
-    gradient, aux = jax.grad(loss, has_aux=True)(learner)
-    updates, optimiser = make_optimiser(config).update(gradient, state.optimiser, learner)
-    moved: Any = optax.apply_updates((state.model, aux.estimator), updates)  # type: ignore
-    return TrainState(moved[0], moved[1], optimiser, state.seed, state.step + 1), aux.elbo
-
-
-@partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def train_chunk(
-    config: TrainConfig,
-    length: int,
-    state: TrainState,
-    images: Sharded,
-    labels: Labels | None = None,
-    settings: Settings = None,
-) -> tuple[TrainState, Float[Array, " seeds"]]:
-    """`length` steps of every seed in one compiled program; the mean ELBO of each seed."""
-
-    def one(state, known, mine):
-        return train_step(config, state, images, known, mine)
-
-    def body(state, _):
-        moved, elbo = jax.vmap(one, spmd_axis_name="seeds")(state, labels, settings)
-        return images.seed_by_seed(moved), elbo
-
-    state, elbo = jax.lax.scan(body, state, length=length)
-    return state, jnp.mean(elbo, axis=0)
 
 
 class Look(eqx.Module):
@@ -233,13 +153,11 @@ def _ratio(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, 
 
 def symptoms(seen: Look, counts_objects: bool = True) -> list[str | None]:
     """For each seed, the known failure that it looks like, if any. Needs no labels."""
-    best = float(jnp.nanmax(seen.elbo))
+    best = float(np.nanmax(np.asarray(seen.elbo), initial=-np.inf))
 
     def one(count, elbo, unexplained, first_ink, window_size) -> str | None:
-        if not np.isfinite(elbo):
-            return "diverged: its ELBO is not finite"
-        if not counts_objects:
-            return _behind(float(elbo), best)
+        if not np.isfinite(elbo) or not counts_objects:
+            return behind(float(elbo), best)
         several, most = np.mean(count > 1), np.max(count)
         if np.mean(count > 0) < RARE and unexplained > 0.5:
             return "draws nothing: try a higher count-temperature or a lower object-cost"
@@ -251,103 +169,109 @@ def symptoms(seen: Look, counts_objects: bool = True) -> list[str | None]:
             return f"finds {most} objects wherever it finds any: try a higher object-cost"
         if most == np.min(count) > 1:
             return f"finds {most} objects in every image: is that so?"
-        return _behind(float(elbo), best)
+        return behind(float(elbo), best)
 
     rows = (seen.count, seen.elbo, seen.unexplained, seen.first_ink, seen.window_size)
     return [one(*row) for row in zip(*(np.asarray(a) for a in rows), strict=True)]
 
 
-def _behind(elbo: float, best: float) -> str | None:
-    return f"has an ELBO {best - elbo:.0f} nats below the best seed's" if elbo < best - 10 else None
+class AIRTask(Task):
+    """AIR and its relatives on 2D scenes."""
+
+    config: TrainConfig
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        shown: Scenes | None = None,
+        held_out: Scenes | None = None,
+        labels: Labels | None = None,
+        members: "Members | None" = None,
+    ):
+        """Scenes that are not given are made, as configured, by `prepare`."""
+        self.config, self.program = config, AIRProgram(config)
+        self.stops = snapshot_steps(config, config.snapshots)
+        self.shown, self.held_out, self.labels = shown, held_out, labels
+        self.watched: Scenes | None = None
+        self.members = members
+        self._placed: tuple[Any, Any, Settings] = (None, None, None)
+
+    def prepare(self) -> None:
+        """Compose the scenes; those to train on are drawn on their way to the devices."""
+        c, watch = self.config, self.config.data.watch_counts
+        self.shown = make_scenes(c.data, c.model, held_out=False, lazily=True)
+        self.held_out = self._others()
+        self.watched = self._others(watch) if watch else None
+        self.labels = self._choose(self.shown)
+
+    def mesh(self, devices: Devices) -> Mesh:
+        """As many devices as divide the seeds and the minibatch."""
+        return make_mesh(devices, self.config.seeds, self.config.batch)
+
+    @property
+    def seeds(self) -> Int[np.ndarray, " seeds"]:
+        """The seeds; those of several runs, if they are trained together."""
+        return super().seeds if self.members is None else self.members.seed
+
+    def data(self, mesh: Mesh) -> tuple[Sharded, Own]:
+        """The images; labels and settings of each seed."""
+        assert self.shown is not None and self.held_out is not None
+        watched = None if self.watched is None else self.watched.images
+        settings: Any = placed(self.members.settings, mesh, "seeds") if self.members else None
+        self._placed = (placed(self.held_out.images, mesh), placed(watched, mesh), settings)
+        return sharded(self.shown.pixels, mesh), Own(placed(self.labels, mesh, "seeds"), settings)
+
+    def look(self, models: AIR) -> tuple[Look, Look | None]:
+        """At the held-out scenes, and at those that are watched, if there are any."""
+        others, more, settings = self._placed
+        seen = gathered(look(models, others, settings))
+        if more is None:
+            return seen, None
+        return seen, gathered(look(stretched(models, self.config), more, settings))
+
+    def row(self, step: int, seen: tuple[Look, Look | None], seconds: float) -> Row:
+        """ELBO and counts; on the watched scenes, too."""
+        (mine, watched), model = seen, self.config.model
+        assert self.held_out is not None
+        figures = {
+            "count_accuracy": _right(model, mine, self.held_out),
+            "mean_count": rounded(np.mean(np.asarray(mine.count), axis=1), 3),
+        }
+        if watched is not None and self.watched is not None:
+            figures["watched_elbo"] = rounded(watched.elbo, 3)
+            figures["watched_count_accuracy"] = _right(model, watched, self.watched)
+        warnings = symptoms(mine, model.counts_objects)
+        return Row(step, round(seconds, 2), rounded(mine.elbo, 3), warnings, figures)
+
+    def columns(self) -> list[Column]:
+        """ELBO and counts."""
+        data, elbo = self.config.data, Column("elbo", "ELBO", 1, spread=True)
+        if not self.config.model.counts_objects:
+            return [elbo]
+        watched = ",".join(map(str, data.watch_counts))
+        counts = Column("count_accuracy", "counts right", 2, "%", spread=True)
+        more = [Column("watched_count_accuracy", f"{watched} right", 2, "%")] if watched else []
+        if not DATASETS.find(data.dataset).composed:  # counts are rarely known
+            more = [Column("mean_count", "objects a picture", 2)]
+        return [elbo, counts, *more]
+
+    def note(self) -> dict[str, Any]:
+        """The scenes that a model was trained on."""
+        return {"data": asdict(self.config.data)}
+
+    def _choose(self, shown: Scenes) -> Labels | None:
+        return choose(self.config, shown)
+
+    def _others(self, counts: tuple[int, ...] | None = None) -> Scenes:
+        c = self.config
+        return make_scenes(c.data, c.model, held_out=True, scenes=LOOK_SCENES, counts=counts)
 
 
-class Progress(eqx.Module):
-    """Where training stands after a chunk of steps."""
-
-    step: int
-    state: TrainState
-    look: Look | None
-    """Every `eval_every` steps and at the end."""
-    watched: Look | None = None
-    """The same at `watched`, if there are any."""
-
-
-def train(
-    config: TrainConfig,
-    images: UInt8[Any, "scenes height width channels"],
-    held_out: UInt8[np.ndarray, "others height width channels"],
-    state: TrainState | None = None,
-    watched: UInt8[np.ndarray, "more height width channels"] | None = None,
-    labels: Labels | None = None,
-    mesh: Mesh | None = None,
-    members: Members | None = None,
-) -> Iterator[Progress]:
-    """Train from the start, or from `state`, and say how it goes after every chunk of steps.
-
-    `watched` are scenes to follow beside `held_out`, with counts that training may not show;
-    `labels` what is known of some of the images; `mesh` the devices, if not one; `members` what
-    models differ in, if not in their seeds alone.
-    """
-    mesh = mesh or alone()
-    settings: Any = placed(members.settings, mesh, "seeds") if members else None
-    current = start(config, mesh, members) if state is None else placed(state, mesh, "seeds")
-    scenes, known = sharded(images, mesh), placed(labels, mesh, "seeds")
-    others, more = placed(held_out, mesh), placed(watched, mesh)
-    stops = snapshot_steps(config)
-    if state is None and stops:
-        yield Progress(0, current, None)
-    for length, step, due in chunks(config, int(gathered(current.step)[0]), CHUNK, stops):
-        current, _ = train_chunk(config, length, current, scenes, known, settings)
-        jax.block_until_ready(current.step)
-        looks = [None, None]
-        if due:
-            looks[0] = gathered(look(current.model, others, settings))
-            if more is not None:
-                looks[1] = gathered(look(stretched(current.model, config), more, settings))
-        yield Progress(step, current, *looks)
-
-
-def chunks(
-    config: Any, step: int, most: int, stops: tuple[int, ...] = ()
-) -> Iterator[tuple[int, int, bool]]:
-    """Calls of the compiled program from `step` on: their lengths, none above `most`, the step
-    that each ends with, and whether a look at held-out scenes is due then.
-
-    Calls end at `stops`, too; what a whole chunk would pass is walked in fine ones.
-    """
-    chunk, fine = _lengths(config, most)
-    while step < config.steps:
-        due = min(step - step % config.eval_every + config.eval_every, config.steps)
-        left = min([due, *(s for s in stops if s > step)]) - step
-        length = min(chunk if left >= chunk or not stops else fine, left)
-        step += length
-        yield length, step, step == due
-
-
-def _lengths(config: Any, most: int) -> tuple[int, int]:
-    """Steps in a chunk, and in a fine one: as few lengths, so compilations, as possible."""
-    pieces = -(-config.eval_every // most)
-    chunk = -(-config.eval_every // pieces)
-    return chunk, max(n for n in range(1, min(FINE, chunk) + 1) if chunk % n == 0)
-
-
-def snapshot_steps(config: TrainConfig) -> tuple[int, ...]:
-    """The steps after which models are kept: first and last, the paper's, about geometric between.
-
-    They lie where chunks or fine chunks end, so that few programs are compiled. There are fewer
-    than asked for if the run is too short.
-    """
-    if not config.snapshots:
-        return ()
-    chunk, fine = _lengths(config, CHUNK)
-    stages = [step for step in STAGES if step < config.steps]
-    step, steps = 0, [0]
-    for left in range(config.snapshots - 1 - len(stages), 1, -1):
-        ideal = max(step, 1) * (config.steps / max(step, 1)) ** (1 / left)
-        grain = chunk if ideal - step >= chunk else fine
-        step = grain * max(step // grain + 1, round(ideal / grain))
-        steps.append(step)
-    return tuple(sorted({*(s for s in steps if s < config.steps), *stages, config.steps}))
+def _right(model: ModelConfig, seen: Look, scenes: Scenes) -> Values:
+    """The share of counts that are right, for each seed; NaN where that cannot be known."""
+    right = (np.asarray(seen.count) == scenes.counts)[:, scenes.known]
+    known = model.counts_objects and scenes.counted
+    return rounded(right.mean(axis=1), 5) if known else [float("nan")] * len(right)
 
 
 def stretched(models: AIR, config: TrainConfig) -> AIR:
@@ -358,6 +282,66 @@ def stretched(models: AIR, config: TrainConfig) -> AIR:
     return models.changed(max_objects=max(config.model.max_objects, most))
 
 
-def pick(models: Any, seed: int) -> Any:
-    """One seed's model out of a stack of them."""
-    return jax.tree.map(lambda a: a[seed], models)
+def uncounted(images: UInt8[Any, "scenes height width channels"]) -> Scenes:
+    """Images of which nothing else is known."""
+    n = len(images)
+    nothing = np.zeros((n, 0, 4), int), np.zeros((n, 0), int)
+    return Scenes(images, np.full(n, UNKNOWN), *nothing)
+
+
+# --- Several runs by one program -----------------------------------------------------------
+
+
+class Members(eqx.Module):
+    """What models that are trained together differ in, beside their seeds' usual order."""
+
+    seed: Int[np.ndarray, " seeds"]
+    settings: dict[str, Float[np.ndarray, " seeds"]]
+    """Some of the `TRACEABLE` settings, for each model."""
+
+
+def merged(configs: Sequence[TrainConfig]) -> tuple[TrainConfig, Members]:
+    """One configuration for runs that differ in seeds and `TRACEABLE` settings, and the rest.
+
+    Each run's seeds follow those of the run before along the seeds axis.
+    """
+    every = [flat(config) for config in configs for _ in range(config.seeds)]
+    names = [n for n in TRACEABLE if any(one[n] != every[0][n] for one in every)]
+    seeds = [config.seed + i for config in configs for i in range(config.seeds)]
+    settings = {n: np.array([one[n] for one in every], np.float32) for n in names}
+    whole = replace(configs[0], seed=0, seeds=len(seeds))
+    return whole, Members(np.array(seeds, np.int32), settings)
+
+
+class Together(AIRTask):
+    """Runs that differ in their seeds and in `TRACEABLE` settings alone, trained by one program.
+
+    Its seeds axis has the seeds of the first run, then those of the second, and so on.
+    """
+
+    def __init__(self, configs: Sequence[TrainConfig]):
+        config, members = merged(configs)
+        super().__init__(config, members=members)
+        self.parts = [AIRTask(c) for c in configs]
+
+    def row(self, step: int, seen: tuple[Look, Look | None], seconds: float) -> Row:
+        """Each run's row, one after the other: runs are not compared with one another."""
+        rows, end = [], 0
+        for part in self.parts:
+            mine, end = slice(end, end + part.config.seeds), end + part.config.seeds
+            part.held_out, part.watched = self.held_out, self.watched
+            rows.append(part.row(step, jax.tree.map(lambda a, mine=mine: a[mine], seen), seconds))
+
+        def joined(lists: list[list[Any]]) -> list[Any]:
+            return [value for values in lists for value in values]
+
+        return replace(
+            rows[0],
+            elbo=joined([row.elbo for row in rows]),
+            warnings=joined([row.warnings for row in rows]),
+            figures={k: joined([row.figures[k] for row in rows]) for k in rows[0].figures},
+        )
+
+    def _choose(self, shown: Scenes) -> Labels | None:
+        chosen = [choose(part.config, shown) for part in self.parts]
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *chosen)

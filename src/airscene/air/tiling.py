@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from airscene.air.predictor import as_seen
+from airscene.air.config import ModelConfig
 from airscene.air.scene import Object, Scene
-from airscene.config import ModelConfig
 from airscene.errors import AirsceneError
+from airscene.io.frames import as_seen
 
 MOST_TILE = 10_000
 EDGE = 0.125

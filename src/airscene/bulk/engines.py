@@ -17,10 +17,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from airscene.air.columns import arrow
 from airscene.bulk.jobs import Job
 from airscene.bulk.manifest import Done, Manifest
 from airscene.errors import AirsceneError
+from airscene.io.arrow import arrow
 
 AHEAD = 2
 """Parts that are read while one is worked on."""

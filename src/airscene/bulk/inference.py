@@ -9,21 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from airscene.air import columns
-from airscene.air.predictor import (
-    BATCHES,
-    Frame,
-    Places,
-    Predictor,
-    answers,
-    as_seen,
-    load,
-    resolve,
-)
 from airscene.bulk import sources, storage
 from airscene.bulk.jobs import Job
 from airscene.errors import AirsceneError
-from airscene.inverse.predictor import small
+from airscene.io.arrow import arrow
+from airscene.io.frames import Frame, Places
+from airscene.kinds.predictor import BATCHES
+from airscene.models import load, resolve
 
 BATCH, WEIGHTS = BATCHES[-1], "_model.safetensors"
 MOST_BYTES = 2**28
@@ -49,11 +41,9 @@ class Infer(Job):
             raise AirsceneError(f"a part has at least 1 image, not {part}")
         predictor = load(model, max_objects, canvas)
         self.weights = resolve(model)
-        self.plain = isinstance(predictor, Predictor)  # not a model of a renderer
-        self.config = predictor.config if self.plain else predictor.network.config
+        self.predictor = predictor
         self.columns = image_column, id_column
         self.collection = list(collection)
-        self.predictor: Any = None
         self.settings = {
             "model": {
                 "name": model,
@@ -70,7 +60,8 @@ class Infer(Job):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Of an image as the model sees it."""
-        return self.config.height, self.config.width, self.config.channels
+        size = self.predictor.size
+        return size.height, size.width, size.channels
 
     def plan(self) -> Iterator[tuple[int, Any]]:
         """Parts of the collection."""
@@ -87,7 +78,7 @@ class Infer(Job):
 
     def read(self, index: int, part: Any) -> Any:
         """Images at the model's size, and the way back; black for those with an error."""
-        pa = columns.arrow()
+        pa = arrow()
         names, errors, frames = [], [], []
         blank = Frame(np.zeros(self.shape, np.float32), 0, 0, (1.0, 1.0), (0.0, 0.0))
         for piece in part:
@@ -95,7 +86,7 @@ class Infer(Job):
                 frame, error = blank, image
                 if isinstance(image, np.ndarray):
                     try:
-                        frame, error = self._frame(image), None
+                        frame, error = self.predictor.frame(image), None
                     except AirsceneError as why:
                         error = why
                 names.append(name)
@@ -119,12 +110,6 @@ class Infer(Job):
             }
         )
 
-    def _frame(self, image: np.ndarray) -> Frame:
-        if self.plain:
-            return Frame.of(as_seen(image, self.config), self.config)
-        pixels = small(image, self.config)
-        return Frame(pixels, image.shape[0], image.shape[1], (1.0, 1.0), (0.0, 0.0))
-
     def start(self, folder: str, alone: bool) -> None:
         """Load the model, and compile it for the one size of batch that is used."""
         with tempfile.TemporaryDirectory() as here:
@@ -143,8 +128,6 @@ class Infer(Job):
         start = pixels.offset * int(np.prod(self.shape))
         x[:rows] = flat[start : start + x[:rows].size].reshape(x[:rows].shape)
         file, error = (table[name].chunk(0) for name in ("file", "error"))
-        if not self.plain:
-            return self._layouts(x, file.to_pylist(), error.to_pylist())
         numbers = {
             name: table[name].to_numpy()
             for name in ("height", "width", "scale_x", "scale_y", "left", "top")
@@ -157,12 +140,4 @@ class Infer(Job):
             np.stack([numbers["left"], numbers["top"]], axis=1),
         )
         found = jax.tree.map(lambda a: a[:rows], self.predictor.infer_arrays(x))
-        return columns.from_answers(file, error, places, answers(places, found))
-
-    def _layouts(self, x: np.ndarray, names: list[str], errors: list[str | None]) -> Any:
-        layouts = self.predictor.infer_small(x)[: len(names)]
-        rows = [
-            columns.row(name, layout) if error is None else {"file": name, "error": error}
-            for name, error, layout in zip(names, errors, layouts, strict=True)
-        ]
-        return columns.from_rows(rows, of_layouts=True)
+        return self.predictor.table(file, error, x[:rows], places, found)

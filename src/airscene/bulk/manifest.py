@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from airscene.air.columns import arrow
 from airscene.bulk import storage
 from airscene.bulk.jobs import Job
 from airscene.errors import AirsceneError
+from airscene.io.arrow import arrow
 
 MANIFEST, PARTS = "_manifest.json", "_parts.jsonl"
 """Readers of Parquet pass over names that begin like this."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from airscene.air.columns import arrow
 from airscene.bulk.jobs import Job
 from airscene.config import require
+from airscene.inverse.pictures import SIZES, render_all
 from airscene.inverse.problem import make_problem
-from airscene.inverse.task import SIZES, render_all
-from airscene.renderers import Slots, random_look
+from airscene.io.arrow import arrow
+from airscene.renderers import Slots, random_appearance
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE
 
@@ -83,7 +83,7 @@ class Render(Job):
         if self.settings["randomise"]:
             name = f"look {self.settings['world']} {index:08d}"
             rng = np.random.default_rng([*name.encode(), self.settings["seed"]])
-            look = random_look(self.renderer.world, len(table), rng)
+            look = random_appearance(self.renderer.world, len(table), rng)
         images = render_all(self.renderer, self._slots(table), look)
         return table.add_column(1, "image", arrow().array([_png(image) for image in images]))
 

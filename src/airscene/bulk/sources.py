@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from airscene.air.columns import arrow
 from airscene.bulk import storage
 from airscene.errors import AirsceneError
+from airscene.io.arrow import arrow
 from airscene.io.images import SUFFIXES, decode, find_files, named, read_bytes, stack_header
 
 Read = tuple[str, np.ndarray | AirsceneError]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from airscene.air.columns import arrow
 from airscene.errors import AirsceneError
 from airscene.io import weights as checkpoint
+from airscene.io.arrow import arrow
 
 BUFFER = 2**20
 """Bytes that are read at once: from elsewhere, each reading is a request."""

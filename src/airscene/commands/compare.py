@@ -1,6 +1,5 @@
 """`airscene compare`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from airscene.errors import AirsceneError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from airscene.air.comparison import Comparison
+    from airscene.output.comparison import Comparison
 
 DESCRIPTION = """Two models on the same held-out scenes. The 95% interval of a difference is that of
 2,000 sets of scenes, drawn with replacement from these (a paired bootstrap)."""
@@ -43,17 +42,24 @@ def compare(argv: list[str]) -> int:
     if options.scenes < 1 or options.seed < 0:
         raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
     use_compilation_cache()
-    from airscene.air import comparison
-    from airscene.air.predictor import load
-    from airscene.io import weights as checkpoint
+    from airscene.kinds.evaluation import Question
+    from airscene.models import load
+    from airscene.output import comparison
+    from airscene.registry import KINDS
+    from airscene.runs.results import write_result
 
     names = options.a, options.b
     a, b = (load(name) for name in names)
+    if a.kind != b.kind:
+        raise AirsceneError(
+            f"{names[0]} is of the kind {a.kind}, {names[1]} of {b.kind}: no common images"
+        )
+    question = Question(options.data, options.counts, options.seed, options.scenes)
     with screen(stderr=True).status("evaluating"):
-        made = comparison.compare(a, b, options.data, options.counts, options.scenes, options.seed)
+        made = KINDS.find(a.kind).compare(a, b, question)
     about = {"models": names, "data": options.data, "counts": options.counts, "seed": options.seed}
     out = options.out or Path("runs") / f"compare-{Path(names[0]).stem}-{Path(names[1]).stem}"
-    checkpoint.write_text(out / "result.json", json.dumps(made.result | about, indent=2) + "\n")
+    write_result(out, made.result | about)
     line = f"airscene compare · {made.result['scenes']:,} held-out scenes, seed {options.seed}"
     page = comparison.write_page(out / "compare.html", made, names, line)
     _print(made, names, screen())
@@ -66,7 +72,7 @@ def _print(made: "Comparison", names: tuple[str, str], console: "Console") -> No
     from rich import box
     from rich.table import Table
 
-    from airscene.air.comparison import disagreement_rows
+    from airscene.output.comparison import disagreement_rows
 
     head, *rows = made.rows(notes=False)
     title = f"{made.result['scenes']:,} held-out scenes; A is {names[0]}, B is {names[1]}"

@@ -8,7 +8,7 @@ from airscene.commands.options import parse, use_compilation_cache
 from airscene.errors import AirsceneError
 
 if TYPE_CHECKING:
-    from airscene.export.export import Export
+    from airscene.export.formats import Export
 
 DESCRIPTION = """Write a model as one file that runs without airscene, on images of its own size.
 ONNX: onnxruntime.InferenceSession(FILE).run(None, {"images": x}).
@@ -43,8 +43,8 @@ def export(argv: list[str]) -> int:
     if out.exists() and not options.force:
         raise AirsceneError(f"{out} is there already; overwrite it by --force")
     use_compilation_cache()
-    from airscene.air.predictor import load
-    from airscene.export.export import export as write
+    from airscene.export.formats import export as write
+    from airscene.models import load
 
     predictor = load(options.model, options.max_objects, options.canvas)
     _print(write(predictor, out, options.format, name))

@@ -10,7 +10,7 @@ from airscene.commands.options import parse, screen, use_compilation_cache
 from airscene.errors import AirsceneError
 
 if TYPE_CHECKING:
-    from airscene.air.film import Tick
+    from airscene.kinds.kind import Tick
 
 DESCRIPTION = """Two films. training.mp4: how a run learned, if it was trained with --snapshots.
 live.mp4: the model at work on moving objects, with the time that each image takes."""
@@ -41,30 +41,18 @@ def film(argv: list[str]) -> int:
     if not 1 <= options.scenes <= 100:
         raise AirsceneError(f"--scenes must lie between 1 and 100, not {options.scenes}")
     use_compilation_cache()
-    from airscene.air import film
-    from airscene.air import task as training
-    from airscene.air.predictor import Predictor, load
-    from airscene.runs import run as runs
+    from airscene.kinds.kind import FilmRequest
+    from airscene.models import load
+    from airscene.registry import KINDS
+    from airscene.runs.run import run_of
 
-    film.writer()  # it may be missing
-    predictor, run = load(options.model), runs.run_of(options.model)
-    if not isinstance(predictor, Predictor):
-        raise AirsceneError(f"{options.model} inverts a renderer; films are of models of 2D scenes")
-    if options.seed_index is not None:
-        if run is None:
-            raise AirsceneError(f"{options.model} is one model: --seed-index is for run folders")
-        index = film.chosen_seed(run, options.seed_index)
-        predictor = Predictor(training.pick(run.state().model, index), predictor.note)
+    predictor, run = load(options.model), run_of(options.model)
     name = run.preset if run else Path(options.model).stem
     out = options.out or (run.path if run else Path("runs") / f"film-{name}")
-    scenes = runs.eval_scenes(predictor, options.data, scenes=film.MEASURED)
-    if run is not None and run.snapshots():
-        with _bar("training.mp4") as tick:
-            film.training_film(run, out / "training.mp4", options.seed_index, options.scenes, tick)
-        print(out / "training.mp4")
-    with _bar("live.mp4") as tick:
-        film.live_film(predictor, out / "live.mp4", scenes, options.seconds, name, tick)
-    print(out / "live.mp4")
+    o = options
+    request = FilmRequest(out, name, o.data, o.seconds, o.scenes, o.seed_index)
+    for path in KINDS.find(predictor.kind).film(predictor, run, request, _bar):
+        print(path)
     if run is not None and not run.snapshots():
         print("(how it learned can be filmed of runs that were trained with --snapshots)")
     return 0

@@ -20,10 +20,6 @@ MOST_AT_ONCE = 20_000_000
 STDIN = "-"
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
 """Endings of what is one file; any other name given as --out is that of a folder."""
-REDUCED = 3.0
-"""A picture so many times larger than the model's is better cut into tiles."""
-STRANGE = 0.6
-"""A picture of which so much is left unexplained is most probably of another kind."""
 
 
 def infer(argv: list[str]) -> int:
@@ -84,7 +80,7 @@ def infer(argv: list[str]) -> int:
         if is_uri(source) or source.endswith((".tar", ".parquet")):
             raise AirsceneError(f"what is in {source} is written into a folder: --out FOLDER")
     work, out = Work(options), None if options.out is None else Path(options.out)
-    with writer(options.format or "jsonl", out, not work.plain) as add, work.bar():
+    with writer(options.format or "jsonl", out, work.predictor.schema) as add, work.bar():
         found = False
         for name, image, scene in work.results():
             found = True
@@ -143,16 +139,16 @@ class Work:
     """Images in, scenes out; what cannot be read is said and counted."""
 
     def __init__(self, options: Any):
-        from airscene.air.predictor import Predictor, load
+        from airscene.models import load
 
         self.options, self.bad = options, 0
         self.predictor = load(options.model, options.max_objects, options.canvas)
-        self.plain = isinstance(self.predictor, Predictor)  # not a model of a renderer
         self.tiled = options.tile or options.tile_size is not None
         self.files = self._files()
         self._bar = self._task = None
         self._taken: set[str] = set()
-        self._check()
+        for caveat in self.predictor.caveats(options.model, self.tiled):
+            _say(caveat)
 
     def _files(self) -> list[Any]:
         """What the words name. A word that names nothing is said; alone, it is an error."""
@@ -178,21 +174,6 @@ class Work:
     def _skip(self, why: str) -> None:
         _say(why)
         self.bad += 1
-
-    def _check(self) -> None:
-        """Say at once what cannot work, or may disappoint."""
-        if self.tiled and not self.plain:
-            raise AirsceneError(f"{self.options.model} inverts a renderer: it has no --tile")
-        if not self.plain:
-            return
-        c, trained = self.predictor.config, self.predictor.note.get("data", {}).get("tile")
-        if not c.counts_objects:
-            _say(f"{self.options.model} draws whole images: its count is 1")
-        elif self.tiled and c.core == "lstm" and not trained:
-            _say(
-                f"{self.options.model} has never seen objects that are cut, as tiles cut them, and "
-                "may count too many: a difference core, or training on tiles, does better"
-            )
 
     def bar(self) -> Any:
         """Progress for a terminal that shows nothing else; silence in a pipe."""
@@ -220,7 +201,7 @@ class Work:
                 yield name, image, scene
 
     def _images(self) -> Iterator[Named]:
-        from airscene.air.predictor import as_float_image
+        from airscene.io.frames import as_float_image
 
         for file in self.files:
             for name, image in self._read(file):
@@ -245,35 +226,18 @@ class Work:
 
     def note(self, name: str, image: "np.ndarray", scene: Any) -> None:
         """Mark an answer that is not to be trusted."""
-        if any(getattr(thing, "outside", False) for thing in scene.objects):
-            _say(f"{name}: found outside of the scene: a picture of another kind?")
-        if not self.plain:
-            return
-        c = self.predictor.config
-        if not self.tiled and max(scene.height / c.height, scene.width / c.width) > REDUCED:
-            size, canvas = f"{scene.width}x{scene.height}", f"{c.width}x{c.height}"
-            _say(f"{name}: {size} pixels are reduced to {canvas}; --tile works at full scale")
-        elif not (c.invert or c.level) and _mostly_light(image):
-            _say(f"{name}: mostly light, but this model takes light objects on black")
-        elif scene.residual > STRANGE:
-            _say(f"{name}: {scene.residual:.0%} is left unexplained: a picture of another kind?")
+        doubt = self.predictor.doubt(image, scene, self.tiled)
+        if doubt:
+            _say(f"{name}: {doubt}")
 
     def overlay(self, name: str, image: "np.ndarray", scene: Any) -> None:
         """Draw what was found into a picture of its own."""
         from PIL import Image
 
-        from airscene.air.predictor import as_float_image
-        from airscene.io import weights as checkpoint
-        from airscene.output import figures
+        from airscene.io.files import atomic
 
-        image = as_float_image(image)
-        if self.plain:
-            faint = 0 < image.max() < 0.5  # 12 bits in 16, say
-            picture = figures.overlay(image / image.max() if faint else image, scene)
-        else:
-            picture = figures.beside(image, self.predictor.render(scene))
-        target = self.options.overlay / f"{self._free(name)}.png"
-        with checkpoint.atomic(target) as temporary:
+        picture = self.predictor.overlay(image, scene)
+        with atomic(self.options.overlay / f"{self._free(name)}.png") as temporary:
             Image.fromarray(picture).save(temporary, "PNG")
 
     def _free(self, name: str) -> str:
@@ -303,15 +267,6 @@ def _batches(items: Iterable[Named], most: int) -> Iterator[list[Named]]:
             part, pixels = [], 0
     if part:
         yield part
-
-
-def _mostly_light(image: "np.ndarray") -> bool:
-    """Whether the background seems to be light."""
-    import numpy as np
-
-    from airscene.air.predictor import as_float_image
-
-    return float(np.median(as_float_image(image))) > 0.5
 
 
 def _say(text: str) -> None:

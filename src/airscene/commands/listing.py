@@ -7,8 +7,7 @@ from airscene.config import options as as_options
 def models(argv: list[str]) -> int:
     """List the models that come along."""
     no_options(argv, "models", "The models that come along, and how they were trained.")
-    from airscene.air.predictor import bundled
-    from airscene.io.weights import load_note
+    from airscene.models import bundled, load_note
 
     for name, path in bundled().items():
         note = load_note(path)

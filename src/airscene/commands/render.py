@@ -12,10 +12,8 @@ def render(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class Render:
-        world: Annotated[
-            Literal["objects", "tabletop", "tabletop-once", "tabletop-camera"], Positional
-        ]
-        """What stands on the table."""
+        world: Annotated[str, Positional]
+        """What stands on the table: objects, tabletop, tabletop-once or tabletop-camera."""
         scenes: int
         """How many scenes."""
         out: str

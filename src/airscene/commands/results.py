@@ -1,6 +1,5 @@
 """`airscene eval`, `airscene report`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,8 @@ from airscene.errors import AirsceneError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from airscene.output.measures import Measures
 
 
 def evaluate(argv: list[str]) -> int:
@@ -43,38 +44,28 @@ def evaluate(argv: list[str]) -> int:
     if options.scenes < 1 or options.seed < 0:
         raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
     use_compilation_cache()
-    from airscene.air.predictor import Predictor, load
-    from airscene.data import DATASETS
-    from airscene.io import weights as checkpoint
-    from airscene.runs import run as runs
+    from airscene.kinds.evaluation import Question
+    from airscene.models import load
+    from airscene.registry import KINDS
+    from airscene.runs.results import evaluate_all, write_result
+    from airscene.runs.run import run_of
 
     predictor = load(options.model, options.max_objects, options.canvas)
-    run = runs.run_of(options.model)
-    with screen(stderr=True).status("evaluating"):
-        if isinstance(predictor, Predictor):
-            scenes = runs.eval_scenes(
-                predictor, options.data, options.counts, options.seed, options.scenes
-            )
-            _, result = runs.evaluate_all(predictor, run, scenes)
-            counts = sorted(set(options.counts or predictor.note.get("data", {}).get("counts", ())))
-            data = options.data or predictor.note["data"]["dataset"]
-            result |= {"data": data}
-            result |= {"counts": counts} if data in DATASETS and DATASETS[data].composed else {}
-        else:
-            from airscene.inverse import report as results
-
-            if options.counts:
-                raise AirsceneError(f"{options.model} has scenes of any count: no --counts")
-            call = (options.seed, options.scenes, options.data or "")
-            result = results.evaluate_all(predictor, run, *call)
+    run, kind = run_of(options.model), KINDS.find(predictor.kind)
+    question = Question(options.data, options.counts, options.seed, options.scenes)
+    with (
+        screen(stderr=True).status("evaluating"),
+        kind.evaluator(predictor, question) as evaluator,
+    ):
+        _, result = evaluate_all(predictor, run, evaluator)
     result |= {"model": options.model, "seed": options.seed}
     changed = (options.data, options.counts, options.max_objects, options.canvas)
     usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)
     folder = run.path if run and usual else Path("runs") / f"eval-{Path(options.model).stem}"
     out = options.out or folder
-    checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
-    print_result(result, screen())
-    print(f"result: {out / 'result.json'}")
+    path = write_result(out, result)
+    print_result(result, kind.measures(predictor), screen())
+    print(f"result: {path}")
     return 0
 
 
@@ -89,21 +80,20 @@ def report(argv: list[str]) -> int:
 
     options = parse(Report, "airscene report", argv, description="Write report.html for a run.")
     use_compilation_cache()
-    from airscene.runs import run as runs
+    from airscene.runs.results import report_run
+    from airscene.runs.run import Run
 
-    run = runs.Run.open(options.run)
+    run = Run.open(options.run)
     with screen(stderr=True).status("evaluating and writing the report"):
-        print(runs.report_run(run))
+        print(report_run(run))
     return 0
 
 
-def print_result(result: dict[str, Any], console: "Console") -> None:
+def print_result(result: dict[str, Any], measures: "Measures", console: "Console") -> None:
     """The figures as a table for people."""
     import numpy as np
     from rich import box
     from rich.table import Table
-
-    from airscene.output.report import MEASURES, in_words
 
     seeds = result.get("per_seed", {})
     several = len(seeds.get("seed", ())) > 1
@@ -114,7 +104,7 @@ def print_result(result: dict[str, Any], console: "Console") -> None:
     table.add_column(f"seed {result['served_seed']}" if several else "", justify="right")
     for head in ("lowest", "median", "highest") if several else ():
         table.add_column(head, justify="right")
-    for name, measure in MEASURES.items():
+    for name, measure in measures.items():
         if result.get(name) is None or name == "scenes":
             continue
         row = [result[name]]
@@ -122,7 +112,7 @@ def print_result(result: dict[str, Any], console: "Console") -> None:
         if several and values.size:
             row += [values.min(), np.median(values), values.max()]
         note = f", {measure.note}" if measure.note else ""
-        table.add_row(f"{measure.label}{note}", *(in_words(name, v) for v in row))
+        table.add_row(f"{measure.label}{note}", *(measure.text(v) for v in row))
     console.print(table)
     for warning in result.get("warnings", ()):
         console.print(f"! {warning}", style="yellow", highlight=False)

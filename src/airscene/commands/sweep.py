@@ -66,7 +66,8 @@ def _here(work: "Sweep", console: "Console") -> bool:
     for index in todo:
         run, cells = work.whole(index), work.groups[index]
         console.print(f"{_names(cells)}:", highlight=False, soft_wrap=True)
-        table = Table(run.config, console, work.members(index))
+        task = work.task(index)
+        table = Table(run.config, task.columns(), console, work.members(index))
         with bar(run.config.steps, console) as on_step:
             if not train_group(work, index, table.add, on_step):
                 return False
@@ -110,12 +111,12 @@ def _many(number: int, what: str) -> str:
 def _conclude(work: "Sweep", console: "Console") -> None:
     """The table on the screen, sweep.csv and sweep.png."""
     from airscene.experiments.tables import csv_text
-    from airscene.io import weights as checkpoint
+    from airscene.io.files import atomic, write_text
     from airscene.output import figures
 
     rows = work.rows()
-    checkpoint.write_text(work.path / "sweep.csv", csv_text(rows))
-    with checkpoint.atomic(work.path / "sweep.png") as temporary:
+    write_text(work.path / "sweep.csv", csv_text(rows))
+    with atomic(work.path / "sweep.png") as temporary:
         temporary.write_bytes(figures.png(figures.sweep(rows, work.swept)))
     _print(work, rows, console)
     for name in ("sweep.csv", "sweep.png"):
@@ -128,7 +129,7 @@ def _print(work: "Sweep", rows: list[dict[str, Any]], console: "Console") -> Non
     from rich.table import Table
 
     from airscene.experiments.tables import spread
-    from airscene.runs.sweep import in_words
+    from airscene.runs.sweep import typed
 
     counted = any(np.isfinite(row["count_accuracy"]) for row in rows)
     several = work.cells[0].config.seeds > 1
@@ -142,7 +143,7 @@ def _print(work: "Sweep", rows: list[dict[str, Any]], console: "Console") -> Non
         figures = [spread([row["elbo"] for row in mine])]
         if counted:
             figures.insert(0, spread([100 * row["count_accuracy"] for row in mine]))
-        settings = [in_words(mine[0][name]) for name in work.swept]
+        settings = [typed(mine[0][name]) for name in work.swept]
         table.add_row(*settings, *figures, f"{mine[0]['seconds']:,.0f}")
     console.print(table)
     if any(len(cells) > 1 for cells in work.groups):

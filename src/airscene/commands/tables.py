@@ -15,12 +15,12 @@ ROWS = 1_000
 """Rows that a Parquet file holds in memory before they are written."""
 
 
-def writer(form: str, out: Path | None, layouts: bool) -> AbstractContextManager[Add]:
-    """A function that takes the name of an image and its scene (or its layout), and writes them."""
+def writer(form: str, out: Path | None, schema: Callable[[], Any]) -> AbstractContextManager[Add]:
+    """A function that takes the name of an image and its scene, and writes them."""
     if form == "parquet":
         if out is None:
             raise AirsceneError("a Parquet table needs a file: --out scenes.parquet")
-        return _parquet(out, layouts)
+        return _parquet(out, schema())
     return _text(_lines if form == "jsonl" else _rows, out)
 
 
@@ -30,9 +30,9 @@ def _text(make: Callable[[Any], Add], out: Path | None) -> Iterator[Add]:
     if out is None:
         yield make(sys.stdout)
         return
-    from airscene.io import weights as checkpoint
+    from airscene.io.files import atomic
 
-    with checkpoint.atomic(out) as temporary, temporary.open("w", newline="") as file:
+    with atomic(out) as temporary, temporary.open("w", newline="") as file:
         yield make(file)
 
 
@@ -49,8 +49,7 @@ def _rows(file: Any) -> Add:
     table.writerow(["file", "count", "probability", "residual", "objects"])
 
     def add(name: str, scene: Any) -> None:
-        values = scene.to_dict()
-        objects = "; ".join(" ".join(map(str, _short(thing))) for thing in values["objects"])
+        values, objects = scene.to_dict(), "; ".join(scene.brief())
         posterior = values.get("count_posterior", [])
         sure = posterior[scene.count] if scene.count < len(posterior) else ""
         table.writerow([name, scene.count, sure, values.get("residual", ""), objects])
@@ -60,30 +59,23 @@ def _rows(file: Any) -> Add:
     return add
 
 
-def _short(thing: dict[str, Any]) -> list[Any]:
-    if "box" in thing:
-        return thing["box"]
-    return [thing["kind"], *thing.get("position_cm", ()), thing.get("angle_deg", "")]
-
-
 @contextmanager
-def _parquet(out: Path, layouts: bool) -> Iterator[Add]:
+def _parquet(out: Path, schema: Any) -> Iterator[Add]:
     """Most of what the lines of JSON hold, as columns."""
-    from airscene.air import columns
-    from airscene.io import weights as checkpoint
+    from airscene.io.arrow import arrow
+    from airscene.io.files import atomic
 
-    rows, parquet = [], columns.arrow().parquet
+    rows, parquet = [], arrow().parquet
 
     def flush() -> None:
-        file.write_table(columns.from_rows(rows, layouts))
+        file.write_table(arrow().Table.from_pylist(rows, schema))
         rows.clear()
 
     def add(name: str, scene: Any) -> None:
-        rows.append(columns.row(name, scene))
+        rows.append({"file": name, **scene.to_row()})
         if len(rows) >= ROWS:
             flush()
 
-    schema = columns.schema(layouts)
-    with checkpoint.atomic(out) as temporary, parquet.ParquetWriter(temporary, schema) as file:
+    with atomic(out) as temporary, parquet.ParquetWriter(temporary, schema) as file:
         yield add
         flush()

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from airscene.air.config import TrainConfig
 from airscene.commands.options import parse, screen, use_compilation_cache
 from airscene.commands.results import print_result
-from airscene.config import DataConfig, TrainConfig, differences, flat
+from airscene.config import DataConfig, differences, flat
 from airscene.errors import AirsceneError
-from airscene.presets import PRESETS, preset
+from airscene.registry import kind_of, preset, presets
 
 if TYPE_CHECKING:
     from airscene.runs.run import Run
@@ -44,7 +45,7 @@ class Train(Generic[C]):
 def train(argv: list[str]) -> int:
     """Train a preset into a run folder."""
     if not argv or argv[0].startswith("-"):
-        lines = [f"  {name:17} {p.description}" for name, p in PRESETS.items()]
+        lines = [f"  {name:17} {p.description}" for name, p in presets().items()]
         text = "usage: airscene train PRESET [options]   (airscene train PRESET --help lists them)"
         print("\n".join([text, "", "presets:", *lines]))
         return 0 if argv and argv[0] in ("-h", "--help") else 2
@@ -56,7 +57,7 @@ def train(argv: list[str]) -> int:
         raise AirsceneError("which folder? airscene train folder PATH")
     options = _parse(name, words, usual)
     use_compilation_cache()
-    from airscene.runs import run as runs
+    from airscene.runs.run import Run
     from airscene.training import processes
 
     team = processes.find_team(
@@ -76,7 +77,7 @@ def train(argv: list[str]) -> int:
         asked = replace(options, process_id=None, coordinator=None, connect_seconds=0.0)
         processes.must_agree(repr((name, path, asked)))
         place, text = json.loads(processes.told(begin))
-        run = runs.Run.parse(Path(place), text)
+        run = Run.parse(Path(place), text)
         try:
             return _train(run, options)
         except KeyboardInterrupt:
@@ -88,23 +89,23 @@ def train(argv: list[str]) -> int:
 
 
 def _parse(name: str, words: list[str], default: Any) -> Any:
-    description = f"Train `{name}`: {PRESETS[name].description}."
+    description = f"Train `{name}`: {presets()[name].description}."
     kind = Train[type(default)]
     return parse(kind, f"airscene train {name}", words, Train(default), description)
 
 
 def _run(name: str, words: list[str], options: Train) -> "Run":
     """The run that is asked for: a new one, or one to go on with."""
-    from airscene.runs import run as runs
+    from airscene.runs.run import Run
 
     out = options.out or _free_folder(Path("runs") / name)
     if not (out / "config.json").is_file():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise AirsceneError(f"{out} is there already and is not a run folder")
-        return runs.Run(out, name, runs.settled(options.training))
+        return Run(out, name, kind_of(options.training).settled(options.training))
     if not options.resume:
         raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
-    run = runs.Run.open(out)
+    run = Run.open(out)
     if run.preset != name:
         raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
     if name == "folder" and run.config.data.path != options.training.data.path:
@@ -119,7 +120,7 @@ def _run(name: str, words: list[str], options: Train) -> "Run":
 
 def _looked_at(path: str, words: list[str]) -> Any:
     """The settings that a look at the pictures in a folder proposes, said on the screen."""
-    from airscene.data.folder import look_at
+    from airscene.air.survey import look_at
 
     folder = Path(path)
     if not folder.is_dir():
@@ -141,8 +142,9 @@ def _looked_at(path: str, words: list[str]) -> Any:
 
 
 def _train(run: "Run", options: Train) -> int:
-    from airscene.output.progress import train_with_table
-    from airscene.runs import run as runs
+    from airscene.models import load
+    from airscene.runs.results import report_run
+    from airscene.runs.train import train_with_table
     from airscene.training import processes
 
     console = screen(quiet=not processes.first())
@@ -156,9 +158,9 @@ def _train(run: "Run", options: Train) -> int:
     if not processes.first():
         return 0
     with console.status("evaluating and writing the report"):
-        report = runs.report_run(run)
+        report = report_run(run)
     result = json.loads((run.path / "result.json").read_text())
-    print_result(result, console)
+    print_result(result, run.kind.measures(load(run.path)), console)
     console.print(f"model:  {run.model}\nreport: {report}", soft_wrap=True, highlight=False)
     return 0
 

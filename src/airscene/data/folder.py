@@ -7,18 +7,16 @@ is never needed: it serves to measure how often the model is right, and training
 import csv
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from airscene.air.predictor import as_float_image, as_seen, at_size
-from airscene.air.survey import Survey, looked_at, middle, survey
-from airscene.config import ModelConfig
+from airscene.config import ImageConfig
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.errors import AirsceneError
+from airscene.io.frames import as_float_image, as_seen, at_size
 from airscene.io.images import find_files, named_images
 
 HELD_OUT = 10
@@ -28,20 +26,6 @@ MOST_PIXELS = 500_000_000
 """Of all pictures that tiles are cut from."""
 LEAST = 10
 """Pictures that are needed, unless tiles are cut."""
-
-
-def look_at(path: Path) -> Survey:
-    """Look at some of the pictures in a folder."""
-    files = find_files([path])
-    rows = looked_at(len(files))
-    pictures, shapes = [], []
-    for _, image in pictures_of([files[i] for i in rows]):
-        pictures.append(middle(image).copy())  # the rest need not stay in memory
-        shapes.append(image.shape)
-    if not pictures:
-        raise AirsceneError(f"none of the files in {path} can be read")
-    total = len(pictures) if len(rows) == len(files) else len(files)
-    return replace(survey(pictures, shapes), pictures=total)
 
 
 def folder_scenes(request: Request) -> Scenes:
@@ -63,7 +47,7 @@ def folder_scenes(request: Request) -> Scenes:
     return made.only(np.flatnonzero(held_out == request.held_out)[: data.scenes])
 
 
-def as_scenes(path: Path, model: ModelConfig, most: int | None = None) -> Scenes:
+def as_scenes(path: Path, model: ImageConfig, most: int | None = None) -> Scenes:
     """The pictures of a folder at the model's size, and their counts where `counts.csv` has them.
 
     Each is made small as it is read: there may be many, and large ones.

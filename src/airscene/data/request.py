@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airscene.config import DataConfig, ModelConfig
+from airscene.config import DataConfig, ImageConfig
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Request:
 
     held_out: bool
     data: DataConfig
-    model: ModelConfig
+    model: ImageConfig
     """The size of the images, and how pictures are brought to it."""
     lazily: bool = False
     """Whether pixels may be `Drawn`. A data set that reads pictures reads all, and gives arrays."""

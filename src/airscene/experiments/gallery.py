@@ -19,7 +19,7 @@ from rich.console import Console
 import airscene
 from airscene.errors import AirsceneError
 from airscene.experiments import EXPERIMENTS
-from airscene.io import weights as checkpoint
+from airscene.io.files import finite, write_text
 from airscene.output import report
 from airscene.output.figures import png
 
@@ -168,10 +168,10 @@ def training_seconds(out: Path) -> float:
 
 def write(out: Path, result: Result, figures: dict[str, bytes]) -> None:
     """The figures, page.json and index.html of a result."""
-    text = json.dumps(checkpoint.finite(asdict(result)), indent=2) + "\n"
+    text = json.dumps(finite(asdict(result)), indent=2) + "\n"
     page = report.document(result.title, "airscene reproduce", [_body(result, figures)], STYLE)
     report.write(out / "index.html", page, {f"{stem}.png": png for stem, png in figures.items()})
-    checkpoint.write_text(out / "page.json", text)  # the last: with it, the result is made
+    write_text(out / "page.json", text)  # the last: with it, the result is made
 
 
 # --- The gallery -----------------------------------------------------------------------------

@@ -17,21 +17,23 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.evaluation import count_figures
 from airscene.air.model import AIR
-from airscene.air.predictor import Predictor, load
+from airscene.air.predictor import Predictor
+from airscene.air.presets import DIFFERENCE, DRAW
 from airscene.air.task import look
-from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig, from_dict
+from airscene.config import EVAL_SEED, DataConfig, from_dict
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.experiments import plots, variance
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, read_csv, spread
-from airscene.io import weights as checkpoint
+from airscene.io.files import write_text
+from airscene.models import load, load_as
 from airscene.output import figures
-from airscene.output.progress import train_once
-from airscene.presets import DIFFERENCE, DRAW
 from airscene.runs.run import Run
+from airscene.runs.train import train_once
 
 LABELS = {
     "draw": "DRAW",
@@ -91,7 +93,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
         tables["variance"] = _variance(out / "variance.csv", console)
     tables = {name: rows for name, rows in tables.items() if rows}
     for name, rows in tables.items():
-        checkpoint.write_text(out / f"{name}.csv", csv_text(rows))
+        write_text(out / f"{name}.csv", csv_text(rows))
     with console.status("drawing"):
         return show(models, size, tables)
 
@@ -125,7 +127,8 @@ def trained(out: Path, seeds: int, console: Console) -> dict[str, Trained] | Non
         if not train_once(out / name, "mnist", config, console):
             return None
         run = Run.open(out / name)
-        models[name] = Trained(run.config, run.state().model, load(run.path), run.metrics())
+        served = load_as(Predictor, run.path)
+        models[name] = Trained(run.config, run.state().model, served, run.metrics())
     return models
 
 

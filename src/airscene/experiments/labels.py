@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from airscene.config import DataConfig, TrainConfig
+from airscene.air.config import TrainConfig
+from airscene.config import DataConfig
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
-from airscene.io import weights as checkpoint
-from airscene.output.progress import train_once
+from airscene.io.files import write_text
 from airscene.runs.run import Run
+from airscene.runs.train import train_once
 
 SHARES = (0.001, 0.01, 0.1, 1.0)
 STAGES = (100, 200, 400)
@@ -26,7 +27,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
         if not train_once(out / name, "mnist", config, console):
             return None
     rows = [row for name in todo for row in _curve(name, Run.open(out / name))]
-    checkpoint.write_text(out / "labels.csv", csv_text(rows))
+    write_text(out / "labels.csv", csv_text(rows))
     steps = sorted({row["step"] for row in rows})
     stages = [stage for stage in STAGES if stage in steps] or steps[-1:]
     scenes = next(iter(todo.values())).data.scenes

@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.evaluation import looked_at
-from airscene.air.predictor import Predictor, load
-from airscene.air.task import pick
-from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
+from airscene.air.predictor import Predictor
+from airscene.config import EVAL_SEED, DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
-from airscene.io import weights as checkpoint
+from airscene.io.files import write_text
+from airscene.models import load_as
 from airscene.output import figures
-from airscene.output.progress import train_once
-from airscene.presets import preset
-from airscene.runs.run import Run, best_seed
+from airscene.registry import preset
+from airscene.runs.run import Run
+from airscene.runs.train import train_once
+from airscene.training.task import best_seed, pick
 
 SHOWN = 10
 """Scenes in a figure."""
@@ -100,7 +102,7 @@ def run(study: Study, out: Path, seeds: int, quick: bool, console: Console) -> P
     with console.status("measuring and drawing"):
         shown = [Shown(study, name, Run.open(out / name), quick) for name in jobs]
         rows = [row for it in shown for row in it.rows()]
-        checkpoint.write_text(out / "steps.csv", csv_text(rows))
+        write_text(out / "steps.csv", csv_text(rows))
         pictures = {k: v for it in shown for k, v in it.figures().items()}
     sections = {"Held-out scenes in which a step is used, % (mean of seeds)": used_table(rows)}
     return Page(study.title, pictures, sections | accuracy_table(shown))
@@ -123,7 +125,7 @@ class Shown:
         self.scenes: Scenes = make_scenes(
             c.data, c.model, held_out=True, scenes=300 if quick else 2_000, seed=EVAL_SEED
         )
-        self.best = best_seed(run.metrics()[-1])
+        self.best = best_seed(run.metrics()[-1]["elbo"])
         self.predictors = self._predictors()
         x = as_float(self.scenes.images)
         self.found = [p.infer_arrays(x) for p in self.predictors]
@@ -136,7 +138,7 @@ class Shown:
     def _predictors(self) -> list[Predictor]:
         """Of every seed; in quick, of our settings, the model that comes along."""
         if self._bundled:
-            return [load(self.study.bundled)]
+            return [load_as(Predictor, self.study.bundled)]
         models = self.run.state().model
         return [Predictor(pick(models, i)) for i in range(self.run.config.seeds)]
 

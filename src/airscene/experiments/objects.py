@@ -14,30 +14,29 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from airscene.air.predictor import load
-from airscene.air.task import pick
 from airscene.config import EVAL_SEED
 from airscene.experiments import optimise, plots
 from airscene.experiments.illustration import illustrate
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inverse import evaluation
-from airscene.inverse import report as results
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood
+from airscene.inverse.pictures import Pictures, make_pictures, render_all
 from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import WORLDS, Problem, make_problem
-from airscene.inverse.task import Pictures, make_pictures, render_all
-from airscene.io import weights as checkpoint
+from airscene.io.files import write_text
+from airscene.models import load
 from airscene.output import figures
-from airscene.output.progress import train_once
 from airscene.renderers import Renderer, Slots, box_average, make_renderer
 from airscene.renderers.differences import differentiable
 from airscene.renderers.host import clear_errors, draw
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE
-from airscene.runs.run import Run, best_seed
+from airscene.runs.run import Run
+from airscene.runs.train import train_once
+from airscene.training.task import best_seed, pick
 
 LABELS = {"air": "AIR", "score": "AIR, score function", "supervised": "supervised"}
 MEASURES = {
@@ -88,7 +87,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
             return None
     runs = {name: Run.open(out / name) for name in todo}
     models = {name: run.state().model for name, run in runs.items()}
-    served = {name: best_seed(run.metrics()[-1]) for name, run in runs.items()}
+    served = {name: best_seed(run.metrics()[-1]["elbo"]) for name, run in runs.items()}
     return measure(out, models, served, FULL, console)
 
 
@@ -131,7 +130,7 @@ def measure(
                 direct = Direct(problem, best["air"], small, pictures, size)
         tables = {"accuracy": accuracy, "optimisation": direct.rows, "failures": direct.failures()}
         for name, rows in tables.items():
-            checkpoint.write_text(out / f"{name}.csv", csv_text(rows))
+            write_text(out / f"{name}.csv", csv_text(rows))
         with console.status("drawing"):
             shown = _pictures(problem, best, pictures, direct, renderer)
     finally:
@@ -152,7 +151,7 @@ def _accuracy(
     rows = []
     for name, stack in models.items():
         for seed in range(jax.tree.leaves(stack)[0].shape[0]):
-            found = results.evaluate(pick(stack, seed), pictures, renderer)
+            found, _ = evaluation.evaluate(pick(stack, seed), pictures, renderer)
             rows.append({"model": name, "seed": seed, **{k: found[k] for k in MEASURES}})
     return rows
 
@@ -172,12 +171,12 @@ class Direct:
         self.likelihood = Likelihood(network.config.sigma, network.config.blur)
         self.render = differentiable(renderer, problem.steps, central=True)
         # An empty table is not optimised: that nothing is there is a candidate from the start.
-        rows = np.flatnonzero(pictures.truth.present[:, 0] > 0)[: size.optimised]
+        rows = np.flatnonzero(pictures.known.present[:, 0] > 0)[: size.optimised]
         self.images = pictures.images[rows]
         self.x = box_average(jnp.asarray(self.images, jnp.float32) / 255, 32)
-        self.truth = jax.tree.map(lambda a: a[rows], pictures.truth)
-        self.guess = results.best_guesses(network, self.images)
-        self.milliseconds = results.milliseconds(InversePredictor(network), pictures)
+        self.truth = jax.tree.map(lambda a: a[rows], pictures.known)
+        self.guess = evaluation.best_guesses(network, self.images)
+        self.milliseconds = evaluation.milliseconds(InversePredictor(network), pictures)
         self.target = np.asarray(self.likelihood(self.x, jnp.asarray(draw(renderer, self.guess))))
         self.found: dict[str, Slots] = {}
         self.seconds_to_reach: dict[str, np.ndarray] = {}
@@ -224,7 +223,7 @@ class Direct:
     def _row(
         self, name: str, slots: Slots, log_lik: np.ndarray, steps: np.ndarray, seconds: float
     ) -> Row:
-        right = evaluation.measures(self.problem, slots, self.truth)
+        right = evaluation.figures_of(self.problem, slots, self.truth)
         all_steps = np.where(steps < 0, np.inf, steps + 1)
         median = float(np.median(all_steps))  # of all images: infinite where most never do
         wait = median * seconds
@@ -247,7 +246,9 @@ class Direct:
         """How each way of optimising ends."""
         rows = []
         for name, slots in {"AIR": self.guess, **self.found}.items():
-            e = {k: v[:, 0] for k, v in evaluation.errors(self.problem, slots, self.truth).items()}
+            e = {
+                k: v[:, 0] for k, v in evaluation.errors_of(self.problem, slots, self.truth).items()
+            }
             there, seen = e["there"], e["seen"]
             near, turned = e["position_cm"] <= FAR_CM, e["angle_deg"] > 15
             right = seen & e["right_kind"] & near
@@ -276,19 +277,19 @@ def _pictures(
 ) -> dict[str, tuple[str, Any]]:
     images, scratch = direct.images, direct.found["adam"]
     networks = {LABELS[name]: best[name] for name in ("air", "supervised") if name in best}
-    guesses = {label: results.best_guesses(net, images) for label, net in networks.items()}
+    guesses = {label: evaluation.best_guesses(net, images) for label, net in networks.items()}
     guesses["optimised"] = scratch
     drawn = {
         label: list(render_all(renderer, jax.tree.map(lambda a: np.asarray(a)[:SHOWN], g)) / 255)
         for label, g in guesses.items()
     }
     errors = {
-        label: evaluation.errors(
-            problem, results.best_guesses(net, pictures.images), pictures.truth
+        label: evaluation.errors_of(
+            problem, evaluation.best_guesses(net, pictures.images), pictures.known
         )
         for label, net in networks.items()
     }
-    errors["optimised (adam)"] = evaluation.errors(problem, scratch, direct.truth)
+    errors["optimised (adam)"] = evaluation.errors_of(problem, scratch, direct.truth)
     return {
         "figure6": (
             "Held-out images; what AIR infers, never having seen a label; "

@@ -12,19 +12,20 @@ from jaxtyping import Float, Int
 from rich.console import Console
 from scipy.stats import rankdata
 
-from airscene.air.predictor import Predictor, load
-from airscene.air.task import pick
-from airscene.config import TrainConfig
+from airscene.air.config import TrainConfig
+from airscene.air.predictor import Predictor
 from airscene.data.omniglot import HELD_OUT, drawn_strokes
 from airscene.data.scenes import as_float
 from airscene.experiments import plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text
-from airscene.io import weights as checkpoint
+from airscene.io.files import write_text
+from airscene.models import load
 from airscene.output import figures
-from airscene.output.progress import train_once
-from airscene.presets import preset
-from airscene.runs.run import Run, best_seed
+from airscene.registry import preset
+from airscene.runs.run import Run
+from airscene.runs.train import train_once
+from airscene.training.task import best_seed, pick
 
 SHOWN = 12
 RESAMPLES = 1_000
@@ -64,10 +65,10 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
             predictors, best = [load("omniglot")], 0
         else:
             trained = Run.open(out / "air")
-            models, best = trained.state().model, best_seed(trained.metrics()[-1])
+            models, best = trained.state().model, best_seed(trained.metrics()[-1]["elbo"])
             predictors = [Predictor(pick(models, i)) for i in range(seeds)]
         rows, steps = measure(predictors, sets)
-        checkpoint.write_text(out / "strokes.csv", csv_text(rows))
+        write_text(out / "strokes.csv", csv_text(rows))
         shown = _figures(predictors[best], sets["small2"], steps)
         if not quick:
             caption = "ELBO and steps used on held-out alphabets over training, one line per seed."

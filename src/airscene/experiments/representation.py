@@ -18,11 +18,12 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 from rich.console import Console
 
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.model import AIR
-from airscene.air.predictor import Predictor, load
+from airscene.air.predictor import Predictor
+from airscene.air.presets import DIFFERENCE
 from airscene.air.priors import log_count_posterior
-from airscene.air.task import pick
-from airscene.config import EVAL_SEED, DataConfig, ModelConfig, TrainConfig
+from airscene.config import EVAL_SEED, DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.digits import embedded_split, mnist_split
 from airscene.data.scenes import as_float, compose
@@ -41,10 +42,13 @@ from airscene.experiments.baselines import (
 )
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, read_csv, spread
-from airscene.io import weights as checkpoint
-from airscene.output.progress import train_once
-from airscene.presets import DIFFERENCE, preset
+from airscene.io import weights
+from airscene.io.files import write_text
+from airscene.models import load_as
+from airscene.registry import preset
 from airscene.runs.run import Run
+from airscene.runs.train import train_once
+from airscene.training.task import pick
 
 METHODS = {
     "dair": "DAIR",
@@ -149,10 +153,10 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     for method in METHODS:
         with console.status(f"classifying: {METHODS[method]}"):
             rows += measured(out, method, cae, sets, size, seeds, quick)
-    checkpoint.write_text(out / "accuracy.csv", csv_text(rows))
+    write_text(out / "accuracy.csv", csv_text(rows))
     with console.status("measuring reconstructions"):
         errors = reconstruction_errors(out, cae, size, seeds, quick)
-    checkpoint.write_text(out / "reconstructions.csv", csv_text(errors))
+    write_text(out / "reconstructions.csv", csv_text(errors))
     return page(rows, errors)
 
 
@@ -162,7 +166,7 @@ def _same_settings(out: Path, size: Size) -> None:
     mine = json.dumps([asdict(size), CODE_SETTINGS, PIXEL_SETTINGS])
     if path.is_file() and path.read_text() != mine:
         raise AirsceneError(f"{out} was measured with other settings; use another --out")
-    checkpoint.write_text(path, mine)
+    write_text(path, mine)
 
 
 def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
@@ -243,7 +247,7 @@ def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
     keys_start, keys = jax.random.split(jax.random.key(0), (2, seeds))
     start = jax.vmap(lambda key: AutoEncoder(size.filters, key))(keys_start)
     if path.is_file():
-        return checkpoint.load_state(path, start)
+        return weights.fill(start, weights.load(path)[0], path)
     data = DataConfig(dataset=size.dataset, scenes=60_000 if size == FULL else 500)
     images = jnp.asarray(make_scenes(data, ModelConfig(), held_out=False).images)
     rows, none = jnp.arange(len(images)), jnp.zeros(len(images), int)
@@ -252,7 +256,7 @@ def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
         fit(reconstruction, size.batch, pick(start, i), *call, keys[i]) for i in range(seeds)
     ]
     stack = jax.tree.map(lambda *a: jnp.stack(a), *trained)
-    checkpoint.save_state(path, stack)
+    weights.save(path, stack)
     return stack
 
 
@@ -298,7 +302,7 @@ def inputs(
 
 def _model(out: Path, method: str, seed: int, quick: bool) -> Predictor:
     if quick and method in BUNDLED:
-        return load(BUNDLED[method])
+        return load_as(Predictor, BUNDLED[method])
     return Predictor(pick(_models(out / method), seed))
 
 
@@ -332,7 +336,7 @@ def measured(
         rows = list(classify(method, todo, seen, sets, size, chosen))
         for seed in todo:
             mine = [row for row in rows if row["seed"] == seed]
-            checkpoint.write_text(path(seed), csv_text(mine))
+            write_text(path(seed), csv_text(mine))
 
     def read(seed: int) -> list[Row]:
         return read_csv(path(seed), method=str, task=str, seed=int, labels=int)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from airscene.air.predictor import Predictor, infer_compiled, load
+from airscene.air.predictor import Predictor, infer_compiled
 from airscene.config import DataConfig, from_dict
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
@@ -21,7 +21,8 @@ from airscene.experiments.tables import Row, csv_text
 from airscene.inverse.objective import Likelihood
 from airscene.inverse.predictor import infer_compiled as invert_compiled
 from airscene.inverse.problem import WORLDS
-from airscene.io import weights as checkpoint
+from airscene.io.files import write_text
+from airscene.models import load
 from airscene.output.timing import seconds
 from airscene.renderers import make_renderer
 from airscene.renderers.differences import differentiable
@@ -54,8 +55,8 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page:
     with console.status("measuring"):
         rows = [*_digits(size), *_objects(size)]
         batches = _batches(size)
-    checkpoint.write_text(out / "speed.csv", csv_text(rows))
-    checkpoint.write_text(out / "batches.csv", csv_text(batches))
+    write_text(out / "speed.csv", csv_text(rows))
+    write_text(out / "batches.csv", csv_text(batches))
     sections = {
         "One image at a time, in milliseconds (medians)": _cells(rows),
         "In batches": [list(batches[0]), *([str(v) for v in r.values()] for r in batches)],

@@ -15,8 +15,6 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from airscene.air.predictor import bundled, load
-from airscene.air.task import pick
 from airscene.config import EVAL_SEED
 from airscene.data.files import given
 from airscene.experiments import plots
@@ -25,20 +23,21 @@ from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inverse import evaluation
 from airscene.inverse import predictor as inference
-from airscene.inverse import report as results
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.model import InverseNetwork
+from airscene.inverse.pictures import Pictures, make_pictures, render_all
 from airscene.inverse.problem import WORLDS, Problem, make_problem
-from airscene.inverse.task import Pictures, make_pictures, render_all
-from airscene.io import weights as checkpoint
+from airscene.io.files import write_text
 from airscene.io.images import find_files, named_images
+from airscene.models import Solid, bundled, load
 from airscene.output import figures
-from airscene.output.progress import train_once
-from airscene.presets import preset
+from airscene.registry import preset
 from airscene.renderers import Renderer, Slots, make_renderer
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE, TABLETOP, Light, World
 from airscene.runs.run import Run
+from airscene.runs.train import train_once
+from airscene.training.task import pick
 
 LABELS = {
     "air": "AIR",
@@ -52,7 +51,7 @@ SHORT = {"air": "AIR", "randomised": "random looks"}
 """Those that are tried on pictures of another kind."""
 BASELINE = ("air", "supervised", "air-once", "supervised-once")
 """AIR, and what it is compared with."""
-BUNDLED = {"air": "tabletop", "camera": "tabletop-camera"}
+BUNDLED: dict[str, Solid] = {"air": "tabletop", "camera": "tabletop-camera"}
 """What models of which names may come along."""
 MEASURES = {
     "count_accuracy": ("counts, %", 100, 1),
@@ -189,7 +188,7 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
                 accuracy += measured(name, model, *worlds[model.problem.name])
         with console.status("drawing"):
             guesses = {
-                name: results.best_guesses(m.network, worlds[m.problem.name][0].images)
+                name: evaluation.best_guesses(m.network, worlds[m.problem.name][0].images)
                 for name, m in models.items()
             }
             shown |= reconstructions(guesses, worlds, size)
@@ -199,7 +198,7 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
         steps = [
             {"seed": seed, **row}
             for seed, network in enumerate(air.networks)
-            for row in policy(air.problem, results.best_guesses(network, pictures.images))
+            for row in policy(air.problem, evaluation.best_guesses(network, pictures.images))
         ]
         shown["policy"] = policy_figure(air, guesses["air"], steps)
     curves = [{"model": name, **row} for name, model in models.items() for row in model.curve]
@@ -211,7 +210,7 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
     tables = {"accuracy": accuracy, "curves": curves, "policies": steps, "transfer": transfer}
     for name, rows in tables.items():
         if rows:
-            checkpoint.write_text(out / f"{name}.csv", csv_text(rows))
+            write_text(out / f"{name}.csv", csv_text(rows))
     sections = {
         "Held-out scenes: mean of all seeds (lowest to highest)": accuracy_table(accuracy),
         **({"Two worlds": worlds_table(accuracy, models)} if "supervised" in models else {}),
@@ -248,7 +247,7 @@ def measured(name: str, model: Trained, pictures: Pictures, renderer: Renderer) 
     """What is right of a model's inferences, seed by seed; NaN for what it does not infer."""
     rows = []
     for seed, network in enumerate(model.networks):
-        found = results.evaluate(network, pictures, renderer)
+        found, _ = evaluation.evaluate(network, pictures, renderer)
         values = {k: found.get(k, float("nan")) for k in MEASURES}
         rows.append({"model": name, "world": model.problem.name, "seed": seed, **values})
     return rows
@@ -321,7 +320,7 @@ def crockery() -> World | None:
     folder = given("crockery")
     if folder is None or not folder.is_dir():
         return None
-    return results.other_things(make_problem("tabletop"), str(folder))
+    return evaluation.other_things(make_problem("tabletop"), str(folder))
 
 
 def transferred(
@@ -336,13 +335,13 @@ def transferred(
     with OpenGL(TABLETOP, RENDER_SIZE) as plain:
         for label, world in others.items():
             with OpenGL(world, RENDER_SIZE) as renderer:
-                pictures = Pictures(render_all(renderer, usual.truth), usual.truth)
+                pictures = Pictures(render_all(renderer, usual.known), usual.known)
             some = interesting(pictures, size.shown // 2)
             images += list(pictures.images[some] / 255)
             for name, model in networks.items():
                 for seed, network in enumerate(model.networks):
-                    found = results.best_guesses(network, pictures.images)
-                    right = evaluation.measures(model.problem, found, pictures.truth)
+                    found = evaluation.best_guesses(network, pictures.images)
+                    right = evaluation.figures_of(model.problem, found, pictures.known)
                     row = {"pictures": label, "model": name, "seed": seed}
                     rows.append(row | {k: right[k] for k in SEEN})
                     if seed == model.best:
@@ -391,7 +390,7 @@ def photographs(models: dict[str, Trained]) -> dict[str, tuple[str, Any]]:
 
 def interesting(pictures: Pictures, number: int) -> np.ndarray:
     """The first scenes with something in them; two in three of them with several things."""
-    count = np.sum(np.asarray(pictures.truth.present) > 0, axis=1)
+    count = np.sum(np.asarray(pictures.known.present) > 0, axis=1)
     several, one = np.flatnonzero(count > 1), np.flatnonzero(count == 1)
     few = min(number // 3, len(one))
     return np.sort(np.concatenate([several[: number - few], one[:few]]))
@@ -420,7 +419,7 @@ def reconstructions(
         figures.rows_of_images(both),
     )
     pair, some = rows("tabletop-camera", ("camera",))
-    angles = worlds["tabletop-camera"][0].truth.camera, guesses["camera"].camera
+    angles = worlds["tabletop-camera"][0].known.camera, guesses["camera"].camera
     notes = {
         label: [_degrees(a) for a in np.asarray(every)[some]]
         for label, every in zip(pair, angles, strict=True)
@@ -445,7 +444,7 @@ def montage(
     for name, world in (("air", "tabletop"), ("camera", "tabletop-camera")):
         pictures = worlds[world][0]
         rows["moving camera" if name == "camera" else "fixed camera"] = [
-            from_above(WORLDS[world], _take(pictures.truth, i), _take(guesses[name], i))
+            from_above(WORLDS[world], _take(pictures.known, i), _take(guesses[name], i))
             for i in interesting(pictures, size.above)
         ]
     caption = (

@@ -30,13 +30,16 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
+from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.estimators import Batch, Estimator, make_estimator, rollouts
 from airscene.air.model import AIR
-from airscene.air.task import Images, count_temperature, pick, start, train_chunk
-from airscene.config import DataConfig, ModelConfig, TrainConfig
+from airscene.air.task import AIRTask, Images, count_temperature
+from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.errors import AirsceneError
-from airscene.training.devices import alone, sharded
+from airscene.training.devices import alone
+from airscene.training.loop import train_chunk
+from airscene.training.task import pick
 
 ESTIMATORS = ("marginal", "nvil", "concrete", "vimco")
 LIKELIHOODS = ("gaussian", "bernoulli")
@@ -74,8 +77,9 @@ def measure(
         raise AirsceneError(f"draws must be at least 2, not {draws}")
     shown = replace(config.data, counts=tuple(range(max(counts) + 1)))
     config = replace(config, seeds=1, estimator="marginal", scale_signal=False, data=shown)
-    images = jnp.asarray(make_scenes(config.data, config.model, held_out=False).images)
-    state, _ = train_chunk(config, after, start(config), sharded(images, alone()))
+    shown = make_scenes(config.data, config.model, held_out=False)
+    images, task = jnp.asarray(shown.images), AIRTask(config, shown, shown)
+    state, _ = train_chunk(task.program, after, task.start(), *task.data(alone()))
     model, temperature = pick(state.model, 0), count_temperature(config, state.step[0])
 
     key_make, key_settle, key_draws = jax.random.split(jax.random.key(config.seed + 2_000_003), 3)

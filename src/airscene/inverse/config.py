@@ -1,9 +1,19 @@
 """Settings of inverse graphics."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from airscene.config import require, require_at_least, require_not_negative, require_positive
+from airscene.config import (
+    Choices,
+    RunConfig,
+    require,
+    require_at_least,
+    require_not_negative,
+    require_positive,
+)
+
+WORLDS: Choices[Any] = Choices("world", ("objects", "tabletop", "tabletop-once", "tabletop-camera"))
+"""What stands on the table, each a `renderers.world.World`."""
 
 
 @dataclass(frozen=True)
@@ -62,31 +72,21 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
-class InverseConfig:
-    """A whole training run."""
+class InverseConfig(RunConfig):
+    """A training run of a network that inverts a renderer."""
 
-    world: Literal["objects", "tabletop", "tabletop-once", "tabletop-camera"] = "objects"
-    """What stands on the table: one thing; crockery; crockery of which there is at most one of each
-    kind; crockery seen from an unknown angle."""
+    kind: ClassVar[str] = "inverse"
+
+    world: str = "objects"
+    """What stands on the table: objects (one thing), tabletop (crockery), tabletop-once (at most
+    one of each kind), tabletop-camera (crockery seen from an unknown angle)."""
     meshes: str = ""
     """A folder of meshes (OBJ or STL, in metres, z up; textures as PNG): things to use instead of
     those that come along, each file a kind."""
     steps: int = 10_000
-    """Optimiser steps."""
-    seeds: int = 1
-    """How many seeds to train at once. The one with the best held-out ELBO is served."""
-    seed: int = 0
-    """The first seed; the others follow it."""
     batch: int = 128
-    """Images per step (and per seed)."""
     learning_rate: float = 5e-4
-    """Adam's peak learning rate: linear warm-up, then a cosine to a tenth of it."""
-    warmup: int = 500
-    """Steps of linear warm-up."""
-    clip_gradient: float = 0.0
-    """Scale gradients down to this norm (0: do not)."""
     eval_every: int = 1_000
-    """Steps between looks at the held-out scenes."""
 
     objective: Literal["enumerate", "conditional", "score", "supervised"] = "enumerate"
     """enumerate: presence and kind are summed out, slot by slot. conditional, for several things:
@@ -133,11 +133,12 @@ class InverseConfig:
     model: NetworkConfig = field(default_factory=lambda: NetworkConfig(level=True))
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, "steps", "seeds", "batch", "eval_every", "scenes")
-        require_positive(self, "learning_rate", "sigma_start", "blur_start")
+        super().__post_init__()
+        WORLDS.find(self.world)
+        require_at_least(self, 1, "scenes")
+        require_positive(self, "sigma_start", "blur_start")
         require(0 <= self.floor <= 1, f"floor must lie between 0 and 1, not {self.floor}")
-        require_not_negative(self, "seed", "warmup", "anneal", "clip_gradient", "data_seed", "rays")
-        require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
+        require_not_negative(self, "anneal", "data_seed", "rays")
         ok = self.objective != "score" or self.samples >= 2
         require(ok, f"score needs samples of at least 2, not {self.samples}")
 

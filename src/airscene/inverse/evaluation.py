@@ -1,14 +1,28 @@
 """How right inferred scenes are, given the truth."""
 
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.optimize import linear_sum_assignment
 
-from airscene.inverse.problem import WORLDS, Problem
-from airscene.renderers import Slots
+from airscene.errors import AirsceneError
+from airscene.inverse.config import WORLDS
+from airscene.inverse.model import InverseNetwork
+from airscene.inverse.objective import Likelihood
+from airscene.inverse.pictures import Pictures, make_pictures, render_all
+from airscene.inverse.predictor import InversePredictor, infer_compiled
+from airscene.inverse.problem import Problem, world_of
+from airscene.kinds.evaluation import Evaluation, Evaluator, Question
+from airscene.output.measures import Measure, Measures
+from airscene.output.timing import seconds
+from airscene.renderers import Renderer, Slots, box_average, make_renderer
+from airscene.renderers.opengl import OpenGL
+from airscene.renderers.world import RENDER_SIZE, World
 
 FAR = 1e3  # a cost above any distance on the table: things that are not there match last
 
@@ -34,7 +48,7 @@ def angle_error(yaw: np.ndarray, true: np.ndarray, symmetry: float) -> np.ndarra
     return np.minimum(gap, symmetry - gap)
 
 
-def errors(problem: Problem, found: Slots, truth: Slots) -> dict[str, np.ndarray]:
+def errors_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, np.ndarray]:
     """For each true thing: whether it is found, with its kind; position in cm, angle in degrees."""
     found = matched(*(_numpy(s) for s in (found, truth)))
     truth = _numpy(truth)
@@ -78,9 +92,9 @@ def camera_error(found: Slots, truth: Slots) -> Float[np.ndarray, " scenes"]:
     return np.degrees(np.abs(np.asarray(found.camera) - np.asarray(truth.camera)))
 
 
-def measures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
+def figures_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
     """Flat figures for a table and result.json."""
-    e = errors(problem, found, truth)
+    e = errors_of(problem, found, truth)
     there, seen = e["there"], e["seen"]
     right = np.sum(np.asarray(found.present) > 0, axis=1) == there.sum(axis=1)
     result: dict[str, Any] = {
@@ -100,11 +114,12 @@ def measures(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
     for i, kind in enumerate(problem.kinds):
         mine = seen & (e["kind"] == i)
         result[f"position_cm_median_{kind}"] = _median(e["position_cm"][mine])
-        if problem.symmetries[i]:
+        if i in problem.turned:
             result[f"rotation_deg_median_{kind}"] = _median(e["angle_deg"][mine])
             result[f"rotation_deg_90_{kind}"] = _quantile(e["angle_deg"][mine], 0.9)
-    if "rotation_deg_median_cube" in result:
-        result["rotation_deg_median"] = result["rotation_deg_median_cube"]
+    if problem.turned:
+        first = problem.kinds[problem.turned[0]]
+        result["rotation_deg_median"] = result[f"rotation_deg_median_{first}"]
     return result
 
 
@@ -122,3 +137,147 @@ def _median(values: np.ndarray) -> float:
 
 def _quantile(values: np.ndarray, q: float) -> float:
     return float(np.quantile(values, q)) if values.size else float("nan")
+
+
+def measures_of(problem: Problem) -> Measures:
+    """How the figures are written: of all kinds of things that the problem has."""
+    angles: Measures = {}
+    for i in problem.turned:
+        kind, turn = problem.kinds[i], problem.symmetries[i]
+        note = "median error in degrees" + (f" mod {turn:g}" if turn < 360 else "")
+        name = f"{kind.capitalize()}'s angle"
+        angles[f"rotation_deg_median_{kind}"] = Measure(
+            name, f"{kind} deg", ".1f", note, headline=True, per_seed=True
+        )
+        angles[f"rotation_deg_90_{kind}"] = Measure(
+            f"{name}, 90% quantile", f"{kind} deg, 90%", ".1f", "degrees"
+        )
+    return {
+        "count_accuracy": Measure(
+            "Count accuracy", "count acc.", "%", "most probable count", headline=True, per_seed=True
+        ),
+        "presence_accuracy": Measure(
+            "Presence", "presence", "%", "how many things are there", headline=True, per_seed=True
+        ),
+        "count_accuracy_clear": Measure(
+            "Count accuracy, clear", "clear", "%", "without overlap", per_seed=True
+        ),
+        "scenes_clear": Measure("Scenes without overlap", "", ",.0f"),
+        "identity_accuracy": Measure(
+            "Kinds", "kinds", "%", "of the things that are found", headline=True, per_seed=True
+        ),
+        "identity_accuracy_clear": Measure("Kinds, clear", "kinds clear", "%", "without overlap"),
+        "position_cm_median": Measure(
+            "Position", "cm", ".2f", "median error in cm", headline=True, per_seed=True
+        ),
+        "position_cm_90": Measure("Position, 90% quantile", "cm, 90%", ".2f", "cm"),
+        "camera_deg_median": Measure(
+            "Camera", "camera", ".1f", "median error in degrees", headline=True, per_seed=True
+        ),
+        "camera_deg_90": Measure("Camera, 90% quantile", "camera, 90%", ".1f", "degrees"),
+        **angles,
+        "log_likelihood_32": Measure(
+            "Log-likelihood at 32x32", "log-lik. 32", ",.1f", "nats", per_seed=True
+        ),
+        "log_likelihood_128": Measure("Log-likelihood at 128x128", "log-lik. 128", ",.0f", "nats"),
+        "milliseconds": Measure("Time per image", "ms", ".2f", "ms, one image, compiled network"),
+        "scenes": Measure("Held-out scenes", "", ",.0f"),
+    }
+
+
+# --- Models on held-out scenes -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayoutEvaluation(Evaluation):
+    """The figures of one model, and its guesses, for pictures."""
+
+    found: Slots
+
+
+class LayoutEvaluator(Evaluator):
+    """Held-out scenes of a model's world, rendered; or with other things from mesh files."""
+
+    def __init__(self, predictor: InversePredictor, question: Question):
+        if question.counts:
+            raise AirsceneError(
+                "a model that inverts a renderer has scenes of any count: no --counts"
+            )
+        problem, call = predictor.problem, (question.scenes, ("test", question.seed))
+        self.renderer = make_renderer("auto", problem.world, RENDER_SIZE)
+        try:
+            if question.data:
+                with OpenGL(other_things(problem, question.data), RENDER_SIZE) as other:
+                    self.pictures = make_pictures(problem, other, *call)
+            else:
+                self.pictures = make_pictures(problem, self.renderer, *call)
+        except BaseException:
+            self.renderer.close()
+            raise
+
+    def measure(self, predictor: InversePredictor) -> LayoutEvaluation:
+        """Presence, kinds, positions, angles; and the likelihood of the images drawn again."""
+        figures, found = evaluate(predictor.network, self.pictures, self.renderer)
+        return LayoutEvaluation({"scenes": len(self.pictures), **figures}, found)
+
+    def once(self, predictor: InversePredictor) -> dict[str, Any]:
+        """How fast it is."""
+        return {"milliseconds": milliseconds(predictor, self.pictures)}
+
+    def close(self) -> None:
+        """Close the renderer."""
+        self.renderer.close()
+
+
+def other_things(problem: Problem, meshes: str) -> World:
+    """The problem's world with things from files, textures and shadows: nothing of training."""
+    world = world_of(problem.name, str(Path(meshes).resolve()))
+    names = tuple(kind.name for kind in world.kinds)
+    if names != problem.kinds:
+        found, wanted = ", ".join(names), ", ".join(problem.kinds)
+        raise AirsceneError(f"{meshes} has meshes of {found}; the model knows {wanted}")
+    return replace(world, shadows=True)
+
+
+def evaluate(
+    network: InverseNetwork, pictures: Pictures, renderer: Renderer
+) -> tuple[dict[str, Any], Slots]:
+    """Presence, kinds, positions, angles, the likelihood of the images drawn again; the guesses."""
+    found = best_guesses(network, pictures.images)
+    drawn = render_all(renderer, found)
+    likely = log_likelihoods(network, pictures.images, drawn)
+    figures = figures_of(network.problem, found, pictures.known)
+    return figures | {f"log_likelihood_{k}": float(np.mean(v)) for k, v in likely.items()}, found
+
+
+def best_guesses(network: InverseNetwork, images: np.ndarray) -> Slots:
+    """The most probable scene of each image."""
+    predictor, size = InversePredictor(network), network.config.input_size
+    parts = [
+        box_average(images[i : i + 500] / np.float32(255), size) for i in range(0, len(images), 500)
+    ]
+    return predictor.infer_arrays(np.concatenate([np.asarray(part) for part in parts]))[0]
+
+
+def log_likelihoods(
+    network: InverseNetwork, images: np.ndarray, drawn: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Log p(image | drawing) of each pair, at 32 pixels and at their own size."""
+    c = network.config
+    likelihood = Likelihood(c.sigma, c.blur)
+
+    @jax.jit
+    def pair(x, y):
+        x, y = (jnp.asarray(a, jnp.float32) / 255 for a in (x, y))
+        return likelihood(box_average(x, 32), box_average(y, 32)), likelihood(x, y)
+
+    parts = [pair(images[i : i + 100], drawn[i : i + 100]) for i in range(0, len(images), 100)]
+    small, large = (np.concatenate([np.asarray(p[k]) for p in parts]) for k in (0, 1))
+    return {32: small, images.shape[1]: large}
+
+
+def milliseconds(predictor: InversePredictor, pictures: Pictures, repeats: int = 200) -> float:
+    """Time of one image through the compiled network: median of several."""
+    size = predictor.network.config.input_size
+    small = np.asarray(box_average(jnp.asarray(pictures.images[:1], jnp.float32) / 255, size))
+    return 1000 * seconds(lambda: infer_compiled(predictor.network, small), repeats)

@@ -5,16 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from airscene.air import task as training
-from airscene.air.fitting import as_uint8
 from airscene.config import configured
 from airscene.errors import AirsceneError
 from airscene.inverse.config import SEVERAL, InverseConfig, NetworkConfig
+from airscene.inverse.pictures import Pictures, make_pictures
 from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import Parameter, Problem
-from airscene.inverse.task import InverseTrainer, Pictures, make_pictures
+from airscene.inverse.task import InverseTask
+from airscene.io.frames import as_uint8
 from airscene.renderers import Renderer, box_average
 from airscene.renderers.function import Function
+from airscene.training.loop import fitted
 
 PATCH = 4
 """Pixels of the patches in which several things are looked for."""
@@ -51,22 +52,14 @@ def invert(
     config = configured(start, settings, fixed, by="renderer")
     if images is not None and config.objective == "supervised":
         raise AirsceneError("images come without labels: supervised needs none, but random scenes")
-    trainer = InverseTrainer(config, renderer, problem)
-    pictures = make_pictures(problem, renderer, 100, ("look", 0))
+    looked_at = make_pictures(problem, renderer, 100, ("look", 0))
     if images is None:
         shown = make_pictures(problem, renderer, config.scenes, ("train", config.data_seed))
     else:
-        shown = Pictures(_at_size(as_uint8(images), renderer), problem.sample(len(images), 0))
-    last = None
-    for last in trainer.train(shown, pictures):
-        if progress and last.look is not None:
-            print(f"step {last.step:,} of {config.steps:,}: ELBO {np.max(last.look.elbo):.1f}")
-    assert last is not None and last.look is not None
-    if not np.isfinite(last.look.elbo).any():
-        raise AirsceneError("every seed diverged; try a lower learning_rate")
-    best = int(np.nanargmax(np.asarray(last.look.elbo)))
-    note = {"command": "airscene.invert", "seed": config.seed + best}
-    return InversePredictor(training.pick(last.state.model, best), note, renderer)
+        shown = Pictures(_at_size(as_uint8(images), renderer))
+    task = InverseTask(config, renderer, problem, shown, looked_at)
+    model, note = fitted(task, progress)
+    return InversePredictor(model, {"command": "airscene.invert", **note}, renderer)
 
 
 def _as_renderer(draw: Callable, problem: Problem) -> Function:

@@ -1,7 +1,7 @@
 """The inference network (appendix I): run for a fixed number of steps, a slot each.
 
 (omega_pres, omega_what, omega_where, h)^i = R(x, z^{i-1}, h^{i-1}): a Bernoulli for the presence,
-a categorical for the kind, a Gaussian for the pose of slot i. R is a core: `WholeCore` is the
+a categorical for the kind, a Gaussian for the pose of slot i. R is a core: `RecurrentCore` is the
 paper's recurrent network, `PatchCore` attends to one patch of the image after the other. Where the
 camera moves, a network of its own says where it is, and every step is told. Poses are standardised
 here: z_where has the prior Normal(0, 1), and pose = sd * z_where in the parameter's own units.
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from airscene.air.priors import Normal
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.problem import Problem
 from airscene.nn.attention import read
 from airscene.nn.networks import MLP, PatchEmbedding, each, with_neighbours
+from airscene.nn.normal import Normal
 from airscene.renderers import Slots, box_average
 
 CONTRAST = 8.0
@@ -40,7 +40,7 @@ CLOSE = 0.625
 Image = Float[Array, "side side channels"]
 
 
-class Omega(eqx.Module):
+class SlotOmega(eqx.Module):
     """The distributions of one slot, or of all of them."""
 
     logit: Float[Array, "*slots"]
@@ -52,7 +52,7 @@ class Omega(eqx.Module):
     """Where the camera is, if that is unknown: one number, with those of all slots."""
 
 
-class WholeCore(eqx.Module):
+class RecurrentCore(eqx.Module):
     """The paper's: a recurrent network that sees the whole image at once."""
 
     image: MLP
@@ -176,7 +176,7 @@ class InverseNetwork(eqx.Module):
     """The mean of the images to train on: what the network sees is the difference to it."""
     camera: MLP | None
     """Infers the camera's angle from the image, before everything else."""
-    core: WholeCore | PatchCore
+    core: RecurrentCore | PatchCore
     problem: Problem = eqx.field(static=True)
     config: NetworkConfig = eqx.field(static=True)
 
@@ -197,7 +197,7 @@ class InverseNetwork(eqx.Module):
             always = problem.presence == 1
             self.core = PatchCore(config, others, outputs, turns, places, always, key)
         else:
-            self.core = WholeCore(config, others, outputs, turns, key)
+            self.core = RecurrentCore(config, others, outputs, turns, key)
 
     @property
     def _z_size(self) -> int:
@@ -226,7 +226,7 @@ class InverseNetwork(eqx.Module):
 
     def step(
         self, i: int, prepared: Any, h: Any, z: Array, z_camera: Array | None
-    ) -> tuple[Omega, Any]:
+    ) -> tuple[SlotOmega, Any]:
         """Slot i: the image as the core has prepared it, what it knows, the slot before."""
         others = [z]
         if self.config.numbered:
@@ -242,7 +242,7 @@ class InverseNetwork(eqx.Module):
             most = REACH * np.array([p.limit / p.sd for p in self.problem.parameters], np.float32)
             mean = jnp.asarray(most) * jnp.tanh(mean / most)
         where = Normal(self._turned(mean, turns), self._bounded(sd))
-        return Omega(logit[0], jax.nn.log_softmax(kind), where), h
+        return SlotOmega(logit[0], jax.nn.log_softmax(kind), where), h
 
     def _turned(self, mean: Array, turns: Float[Array, " outputs"]) -> Array:
         """The mean of z_where: for each parameter on a circle, the direction of two outputs."""
@@ -279,7 +279,9 @@ class InverseNetwork(eqx.Module):
         camera = self.problem.camera
         return None if camera is None or z_camera is None else camera.sd * z_camera[..., 0]
 
-    def best(self, x: Image, camera_noise: Float[Array, "1"] | float = 0.0) -> tuple[Slots, Omega]:
+    def best(
+        self, x: Image, camera_noise: Float[Array, "1"] | float = 0.0
+    ) -> tuple[Slots, SlotOmega]:
         """The most probable presences and kinds, poses at their means; and all distributions.
 
         Each step is told the most probable of the step before. The camera is at its mean, or at the
@@ -295,7 +297,7 @@ class InverseNetwork(eqx.Module):
             z = self.z(there, kind, omega.where.mean)
             found.append((there, kind, self.pose(omega.where.mean), omega))
         *slots, omega = stacked(found)
-        omega = Omega(omega.logit, omega.log_kind, omega.where, camera)
+        omega = SlotOmega(omega.logit, omega.log_kind, omega.where, camera)
         return Slots(*slots, camera=self.angle(z_camera)), omega
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from airscene.inverse.model import InverseNetwork, Omega, stacked
+from airscene.inverse.model import InverseNetwork, SlotOmega, stacked
 from airscene.inverse.problem import Parameter, Problem
 from airscene.renderers import Slots
 
@@ -111,10 +111,10 @@ def conditional(
     return Objective(loss, jnp.mean(found.elbo()))
 
 
-class Comparison(eqx.Module):
+class Alternatives(eqx.Module):
     """What each slot could be, compared, for a batch of images; the others are as drawn."""
 
-    q: Omega
+    q: SlotOmega
     cases: Float[Array, "batch slots cases"]
     """Log-likelihoods with nothing in a slot, then with a thing of each kind."""
     ahead: Float[Array, "batch slots"]
@@ -185,7 +185,7 @@ def _compare(
     likelihood: Likelihood,
     gradient: bool = True,
     as_found: bool = False,
-) -> Comparison:
+) -> Alternatives:
     """Draw all slots, then render all that each could be instead, and poses close by.
 
     as_found: slots are there if that is more probable than not, instead of now and then. Two that
@@ -209,15 +209,15 @@ def _compare(
         ahead = jnp.sum(slopes * _only_gradient(pose), axis=-1)
         if slope is not None and best.camera is not None:
             turn = slope * _only_gradient(best.camera)
-    return Comparison(q, cases, ahead, turn, likelihood.bonus, problem)
+    return Alternatives(q, cases, ahead, turn, likelihood.bonus, problem)
 
 
 def _log_likelihoods(
     scenes: list[Slots], y: Images, render: Render, likelihood: Likelihood
 ) -> list[Array]:
     """Of several kinds of scenes of every image, (batch, scenes) each: rendered in one go."""
-    together = jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *scenes)
-    flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), together)
+    every = jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *scenes)
+    flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), every)
     images = jax.lax.stop_gradient(render(flat)).reshape(len(y), -1, *y.shape[1:])
     sizes = [s.present.shape[1] for s in scenes[:-1]]
     return jnp.split(likelihood(y[:, None], images), np.cumsum(sizes), axis=1)

@@ -3,23 +3,25 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import cached_property
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 import scipy.special
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
-from airscene.air.predictor import BATCHES, Frame, as_float_image, as_list
 from airscene.errors import AirsceneError
 from airscene.inverse.config import NetworkConfig
+from airscene.inverse.export import layouts
 from airscene.inverse.model import InverseNetwork, levelled
 from airscene.inverse.problem import Problem
-from airscene.io import weights as checkpoint
+from airscene.inverse.scene import Layout, Thing
+from airscene.io.arrow import arrow
+from airscene.io.frames import Frame, Places, as_float_image
+from airscene.kinds.predictor import BasePredictor, Program
 from airscene.renderers import Renderer, Slots, box_average
 from airscene.renderers.host import draw
 
@@ -36,97 +38,11 @@ def infer_compiled(network: InverseNetwork, x: Any) -> Any:
     return jax.vmap(network.best)(x)
 
 
-@dataclass(frozen=True)
-class Thing:
-    """Something that was found in a scene."""
-
-    kind: str
-    presence: float
-    """Probability that it is there."""
-    kinds: dict[str, float]
-    """Probability of each kind."""
-    pose: dict[str, float]
-    """Mean of each parameter, in its own unit (on a table: metres and radians)."""
-    sd: dict[str, float]
-    """Standard deviation of each parameter."""
-    symmetry: float = 360.0
-    """The smallest turn in degrees that changes nothing; 0 for any turn."""
-    outside: bool = False
-    """Whether it lies far outside of where things were in training, or the image is unlike those:
-    most probably, it is of another kind than the renderer's."""
-
-    @property
-    def on_table(self) -> bool:
-        """Whether it has a position and an angle on a table."""
-        return {"x", "y", "yaw"} <= self.pose.keys()
-
-    @property
-    def position_cm(self) -> tuple[float, float]:
-        """On a table, from its centre: x to the right and y away, as seen from the middle."""
-        return 100 * self.pose["x"], 100 * self.pose["y"]
-
-    @property
-    def angle_deg(self) -> float | None:
-        """On a table: the turn about the vertical, from 0 to the symmetry; None without one."""
-        return math.degrees(self.pose["yaw"]) % self.symmetry if self.symmetry else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        values: dict[str, Any] = {
-            "kind": self.kind,
-            "presence": round(self.presence, 6),
-            "kinds": {name: round(p, 6) for name, p in self.kinds.items()},
-            "outside": self.outside,
-        }
-        if self.on_table:
-            values["position_cm"] = [round(v, 2) for v in self.position_cm]
-            values["angle_deg"] = None if self.angle_deg is None else round(self.angle_deg, 1)
-        values["pose"] = {name: round(v, 5) for name, v in self.pose.items()}
-        values["sd"] = {name: round(v, 5) for name, v in self.sd.items()}
-        return values
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """What is in one image: the things that were found, and what each slot holds."""
-
-    objects: tuple[Thing, ...]
-    presence: tuple[float, ...]
-    """Probability that each slot is taken."""
-    slots: Slots
-    """The parameters that draw the scene again."""
-    camera_sd: float | None = None
-    """Standard deviation of the camera's angle in degrees, where the camera moves."""
-
-    @property
-    def camera_deg(self) -> float | None:
-        """Where the camera stands on its orbit, in degrees from the middle, where it moves."""
-        return None if self.slots.camera is None else math.degrees(self.slots.camera)
-
-    @property
-    def count(self) -> int:
-        """How many things there are."""
-        return len(self.objects)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        values: dict[str, Any] = {
-            "count": self.count,
-            "presence": [round(p, 6) for p in self.presence],
-            "objects": [thing.to_dict() for thing in self.objects],
-        }
-        if self.camera_deg is not None and self.camera_sd is not None:
-            values["camera_deg"] = round(self.camera_deg, 2)
-            values["camera_deg_sd"] = round(self.camera_sd, 2)
-        return values
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(self.to_dict())
-
-
-class InversePredictor:
+class InversePredictor(BasePredictor):
     """A trained network, ready to say what a renderer would draw to get an image."""
+
+    kind: ClassVar[str] = "inverse"
+    model: InverseNetwork
 
     def __init__(
         self,
@@ -134,7 +50,7 @@ class InversePredictor:
         note: dict[str, Any] | None = None,
         renderer: Renderer | None = None,
     ):
-        self.network, self.note = network, note or {}
+        self.model, self.note = network, note or {}
         self._renderer = renderer
 
     def __repr__(self) -> str:
@@ -146,23 +62,63 @@ class InversePredictor:
         """What is unknown in a scene."""
         return self.network.problem
 
-    def save(self, path: str | Path) -> None:
-        """Write a weights file that `airscene.load` reads."""
-        checkpoint.save_model(Path(path), self.network, self.note)
+    @property
+    def network(self) -> InverseNetwork:
+        """The network itself."""
+        return self.model
 
-    def infer(self, images: Any) -> Any:
-        """The layout of an image; for a batch (an array or a list of images), a list of them."""
-        batch, single = as_list(images)
-        layouts = self.infer_batch(batch)
-        return layouts[0] if single else layouts
+    @property
+    def size(self) -> NetworkConfig:
+        """The size of the images that the network takes."""
+        return self.network.config
+
+    # --- Files ------------------------------------------------------------------------------
+
+    def header(self) -> dict[str, Any]:
+        """The configuration, and what is unknown in a scene."""
+        return {"model": asdict(self.network.config), "problem": asdict(self.problem)}
+
+    def changed(
+        self, name: str, max_objects: int | None = None, canvas: int | None = None
+    ) -> "InversePredictor":
+        """The renderer sets the most things and the size."""
+        if max_objects is not None or canvas is not None:
+            raise AirsceneError(f"{name} inverts a renderer, whose objects and size are fixed")
+        return self
+
+    def like(self, model: InverseNetwork) -> "InversePredictor":
+        """Another network for the same renderer."""
+        return InversePredictor(model, renderer=self._renderer)
+
+    # --- Inference --------------------------------------------------------------------------
 
     def infer_batch(self, images: Sequence[np.ndarray]) -> list[Layout]:
         """The layouts of several images, which may differ in size."""
-        return self.infer_small(np.stack([small(i, self.network.config) for i in images]))
+        return super().infer_batch(images)
 
     def infer_small(self, x: Float[np.ndarray, "batch side side channels"]) -> list[Layout]:
         """The layouts of images that are of the network's size already: see `small`."""
-        slots, omega = self.infer_arrays(x)
+        return self._layouts(x, self.infer_arrays(x))
+
+    def infer_tiled(self, image: Any, tile: int | None = None) -> Any:
+        """Pictures of a renderer's scene are taken whole."""
+        raise AirsceneError("a model that inverts a renderer has no --tile")
+
+    def frame(self, image: np.ndarray) -> Frame:
+        """An image as the network sees it."""
+        height, width = np.shape(image)[:2]
+        return Frame(small(image, self.network.config), height, width, (1.0, 1.0), (0.0, 0.0))
+
+    def compiled(self, x: Any) -> Any:
+        """Slots and all distributions, for a batch of images of the network's size."""
+        return infer_compiled(self.network, x)
+
+    def told(self, x: np.ndarray, places: Places, found: Any) -> list[Layout]:
+        """What was found, as layouts."""
+        return self._layouts(x, found)
+
+    def _layouts(self, x: np.ndarray, found: Any) -> list[Layout]:
+        slots, omega = found
         return [self._layout(slots, omega, i, self._unlike(x[i])) for i in range(len(x))]
 
     def _unlike(self, x: Float[np.ndarray, "side side channels"]) -> bool:
@@ -172,16 +128,6 @@ class InversePredictor:
         unusual, contrast = levelled(x, np.asarray(self.network.usual))
         gap = np.sqrt(np.mean(unusual**2))
         return bool(gap > UNLIKE or np.any(contrast < 0.5) or np.any(contrast > 2))
-
-    def infer_arrays(self, x: Float[np.ndarray, "batch side side channels"]) -> Any:
-        """The compiled program alone: images of the network's size in, NumPy arrays out."""
-        parts, rest = [], x
-        while len(rest):
-            size = next((b for b in BATCHES if b >= len(rest)), BATCHES[-1])
-            part, rest = rest[:size], rest[size:]
-            full = np.concatenate([part, np.zeros((size - len(part), *x.shape[1:]), x.dtype)])
-            parts.append(jax.device_get(infer_compiled(self.network, full)))
-        return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
 
     def sample(self, seed: int = 0) -> Layout:
         """A random scene, as those to train on are drawn; `render` gives its picture."""
@@ -267,6 +213,64 @@ class InversePredictor:
             camera = np.asarray(slots.camera)[row]
             sd = math.degrees(self.problem.camera.sd * omega.camera.sd[row][0])
         return Layout(things, known, Slots(present, kind, pose, camera), sd)
+
+    # --- What people are told and shown -----------------------------------------------------
+
+    def caveats(self, name: str, tiled: bool) -> list[str]:
+        """There are no tiles."""
+        if tiled:
+            raise AirsceneError(f"{name} inverts a renderer: it has no --tile")
+        return []
+
+    def doubt(self, image: np.ndarray, scene: Layout, tiled: bool) -> str | None:
+        """Pictures that the renderer could not have drawn."""
+        if any(thing.outside for thing in scene.objects):
+            return "found outside of the scene: a picture of another kind?"
+        return None
+
+    def overlay(self, image: np.ndarray, scene: Layout) -> UInt8[np.ndarray, "height width 3"]:
+        """The image beside the scene drawn again."""
+        from airscene.output.figures import beside
+
+        return beside(as_float_image(image), self.render(scene))
+
+    # --- Tables and export ------------------------------------------------------------------
+
+    def schema(self) -> Any:
+        """The columns of a table of layouts."""
+        pa = arrow()
+        numbers, text = pa.list_(pa.float32()), pa.string()
+        thing = [("kind", text), ("presence", pa.float32()), ("outside", pa.bool_())]
+        thing += [("position_cm", numbers), ("angle_deg", pa.float32())]
+        return pa.schema(
+            [
+                ("file", text),
+                ("count", pa.int32()),
+                ("presence", numbers),
+                ("objects", pa.list_(pa.struct(thing))),
+                ("camera_deg", pa.float32()),
+                ("camera_deg_sd", pa.float32()),
+                ("error", text),
+            ]
+        )
+
+    def program(self, unrolled: bool = False) -> Program:
+        """What `infer` turns into `Layout`s, as named arrays."""
+        return lambda x: layouts(self.network, x)
+
+    def facts(self) -> dict[str, str]:
+        """What an exported file says of its arrays."""
+        names = [parameter.name for parameter in self.problem.parameters]
+        return {"kinds": json.dumps(self.problem.kinds), "parameters": json.dumps(names)}
+
+    def examples(self, number: int) -> Float[np.ndarray, "batch side side channels"]:
+        """The usual image, with a square."""
+        rng, c = np.random.default_rng(0), self.network.config
+        corners = rng.integers(0, 3 * c.input_size // 4, (number, 2))
+        images = np.repeat(np.asarray(self.network.usual)[None], number, axis=0)
+        for image, (row, column) in zip(images, corners, strict=True):
+            image[row : row + 6, column : column + 6] = rng.random(3)[: c.channels]
+        return images.astype(np.float32).clip(0, 1)
 
 
 def small(image: np.ndarray, config: NetworkConfig) -> Float[np.ndarray, "side side channels"]:

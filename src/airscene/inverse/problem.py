@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from airscene.config import require
 from airscene.errors import AirsceneError
+from airscene.inverse.config import WORLDS
 from airscene.renderers import Slots
 from airscene.renderers.files import world_from_files
 from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, World
@@ -87,6 +88,12 @@ class Problem:
         return sum(p.period > 0 for p in self.parameters)
 
     @property
+    def turned(self) -> list[int]:
+        """The kinds of things on which a turn can be seen."""
+        yaw = any(p.name == "yaw" for p in self.parameters)
+        return [i for i, turn in enumerate(self.symmetries) if yaw and turn]
+
+    @property
     def steps(self) -> tuple[float, ...]:
         """The step of each parameter's finite difference."""
         return tuple(p.step for p in self.parameters)
@@ -124,21 +131,16 @@ ROUND = (*POSE[:2], replace(POSE[2], period=2 * math.pi))
 ORBIT = Parameter("camera", sd=math.radians(23), step=0.03, limit=math.radians(40))
 """Radians; 23 degrees are the spread of a uniform angle within 40 of the middle."""
 
-WORLDS: dict[str, World] = {
-    "objects": OBJECTS,
-    "tabletop": TABLETOP,
-    "tabletop-once": TABLETOP,
-    "tabletop-camera": TABLETOP_CAMERA,
-}
-"""What stands on the table. In `tabletop-once` there is at most one of each kind."""
+WORLDS.add("objects", OBJECTS)
+WORLDS.add("tabletop", TABLETOP)
+WORLDS.add("tabletop-once", replace(TABLETOP, repeats=False))
+WORLDS.add("tabletop-camera", TABLETOP_CAMERA)
 
 
 @cache
 def world_of(name: str, meshes: str = "") -> World:
     """The world with this name; with a folder of meshes, its things are these."""
-    if name not in WORLDS:
-        raise AirsceneError(f"no world {name!r}; there are {', '.join(WORLDS)}")
-    world = WORLDS[name]
+    world: World = WORLDS.find(name)
     if not meshes:
         return world
     return replace(world, kinds=world_from_files(meshes).kinds)
@@ -154,6 +156,6 @@ def make_problem(name: str, meshes: str = "") -> Problem:
         slots=world.slots,
         symmetries=tuple(kind.symmetry for kind in world.kinds),
         camera=ORBIT if world.orbit else None,
-        repeats=not name.endswith("-once"),
+        repeats=world.repeats,
         meshes=meshes,
     )

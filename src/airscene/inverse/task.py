@@ -1,74 +1,61 @@
-"""Training a network to invert a renderer: one compiled program for a chunk of steps of every seed.
+"""Training a network to invert a renderer: what a step computes, and what is looked at.
 
-As in `airscene.air.task`, all randomness follows from (seed, step). The renderer is called inside
-the program: with the images of the batch, of each kind, and all their displaced copies at once.
+The renderer is called inside the compiled program: with the images of the batch, of each kind, and
+all their displaced copies at once.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from contextlib import contextmanager
+from functools import cached_property, partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float, Int, PyTree, UInt8
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Key
 
-from airscene.air.task import CHUNK, adam, chunks
 from airscene.errors import AirsceneError
-from airscene.inverse import objective
+from airscene.inverse import objective as objectives
 from airscene.inverse.config import InverseConfig
+from airscene.inverse.evaluation import count_key, figures_of
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.objective import Likelihood, Objective
-from airscene.inverse.problem import Problem, make_problem
-from airscene.renderers import (
-    Look,
-    Renderer,
-    Slots,
-    box_average,
-    make_renderer,
-    random_look,
+from airscene.inverse.pictures import (
+    Pictures,
+    make_pictures,
+    problem_of,
+    randomised,
+    renderer_for,
 )
+from airscene.inverse.problem import Problem
+from airscene.renderers import Renderer, Slots, box_average
 from airscene.renderers.differences import differentiable
 from airscene.renderers.host import HostRenderer, clear_errors
-from airscene.renderers.world import World
+from airscene.training.devices import Devices, alone
+from airscene.training.task import (
+    CHUNK,
+    LOOK_SCENES,
+    Column,
+    Moment,
+    Program,
+    Row,
+    Task,
+    Values,
+    behind,
+    pick,
+    rounded,
+)
 
-RENDERED_AT_ONCE = 500
-SIZES = (0.85, 1.0, 1.15)
-"""What things are scaled by in pictures with random looks."""
 HOST_CHUNK = 5
 """Steps in one call of the compiled program where each takes a second: Ctrl-C waits for it."""
+RARE = 0.01
+"""What fewer than this share of the slots hold is a stray, not a habit."""
 
 
-class InverseState(eqx.Module):
-    """What training changes. Every array has a leading seeds axis."""
-
-    model: InverseNetwork
-    optimiser: PyTree[Array]
-    seed: Int[Array, "*seeds"]
-    step: Int[Array, "*seeds"]
-
-
-class Pictures(eqx.Module):
-    """Rendered scenes: images, and the truth about them. Arrays of JAX or NumPy."""
-
-    images: UInt8[Any, "scenes side side channels"]
-    truth: Slots
-    plain: UInt8[Any, "scenes side side channels"] | None = None
-    """The same scenes as they usually look, where `images` have random looks."""
-
-    @property
-    def targets(self) -> UInt8[Any, "scenes side side channels"]:
-        """What drawings are compared with."""
-        return self.images if self.plain is None else self.plain
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-
-class Seen(eqx.Module):
+class Look(eqx.Module):
     """What one look at held-out pictures shows, for each seed."""
 
     elbo: Float[Array, "*seeds"]
@@ -78,118 +65,42 @@ class Seen(eqx.Module):
     """The best guess."""
 
 
-class InverseProgress(eqx.Module):
-    """Where training stands after a chunk of steps."""
+class InverseProgram(Program):
+    """A step that compares drawings with images. Equal to itself alone, as its renderer is."""
 
-    step: int
-    state: InverseState
-    look: Seen | None
-    """Every `eval_every` steps and at the end."""
+    def __init__(self, config: InverseConfig, problem: Problem, renderer: Renderer | None = None):
+        self.config, self.problem, self._given = config, problem, renderer
+        size = config.model.input_size
+        self.usual = jnp.zeros((size, size, config.model.channels))
+        """The mean of the images to train on, as far as they are known."""
 
-
-def problem_of(config: InverseConfig) -> Problem:
-    """What is unknown in the scenes of a configuration."""
-    return make_problem(config.world, config.meshes)
-
-
-def renderer_for(config: InverseConfig, world: World) -> Renderer:
-    """What renders a world as a configuration says."""
-    return make_renderer(config.renderer, world, config.model.likelihood_size, config.rays)
-
-
-def make_pictures(
-    problem: Problem, renderer: Renderer, scenes: int, seed: int | tuple[str, int]
-) -> Pictures:
-    """Random scenes, rendered."""
-    truth = problem.sample(scenes, seed)
-    return Pictures(render_all(renderer, truth), truth)
-
-
-def randomised(pictures: Pictures, config: InverseConfig, name: str) -> Pictures:
-    """The same scenes in random colours, sizes and lights; as they were, they are the targets.
-
-    Looks of another name have nothing in common.
-    """
-    world = replace(problem_of(config).world, sizes=SIZES)
-    rng = np.random.default_rng([*name.encode(), config.data_seed])
-    look = random_look(world, len(pictures), rng)
-    with renderer_for(config, world) as renderer:
-        images = render_all(renderer, pictures.truth, look)
-    return Pictures(images, pictures.truth, pictures.images)
-
-
-def render_all(
-    renderer: Renderer, slots: Slots, look: Look | None = None
-) -> UInt8[np.ndarray, "scenes side side channels"]:
-    """Images of many scenes, as an image file would hold them."""
-    call, total, parts = jax.jit(renderer), len(slots.present), []
-    most = min(RENDERED_AT_ONCE, total)
-    with clear_errors(renderer):
-        for i in range(0, total, most):
-            rows = np.minimum(np.arange(i, i + most), total - 1)  # one size, so one compilation
-            some = jax.tree.map(lambda a, rows=rows: jnp.asarray(a)[rows], (slots, look))
-            parts.append(np.round(np.asarray(call(*some)) * 255).astype(np.uint8))
-    return np.concatenate(parts)[:total]
-
-
-def start(
-    config: InverseConfig, problem: Problem, pictures: Pictures | None = None
-) -> InverseState:
-    """The state before the first step, for each seed; without pictures, only its shapes."""
-    c = config.model
-    usual = jnp.zeros((c.input_size, c.input_size, c.channels))
-    if pictures is not None:
-        mean = np.mean(pictures.images, axis=0, dtype=np.float32)
-        usual = box_average(jnp.asarray(mean / 255), c.input_size)
-
-    def one(seed):
-        model = InverseNetwork(problem, c, usual, jax.random.key(seed))
-        optimiser = adam(config).init(model)  # type: ignore
-        return InverseState(model, optimiser, seed, jnp.zeros((), jnp.int32))
-
-    return jax.jit(jax.vmap(one))(config.seed + jnp.arange(config.seeds))
-
-
-class InverseTrainer:
-    """Trains every seed of a configuration, on pictures that are given or rendered."""
-
-    def __init__(
-        self,
-        config: InverseConfig,
-        renderer: Renderer | None = None,
-        problem: Problem | None = None,
-    ):
-        self.config = config
-        self.problem = problem or problem_of(config)
-        self.renderer = renderer or renderer_for(config, self.problem.world)
-        if self.renderer.channels != config.model.channels:
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What draws: started when it is first needed."""
+        made = self._given or renderer_for(self.config, self.problem.world)
+        if made.channels != self.config.model.channels:
             raise AirsceneError(
-                f"the renderer's images have {self.renderer.channels} channels, not "
-                f"{config.model.channels}"
+                f"the renderer's images have {made.channels} channels, not "
+                f"{self.config.model.channels}"
             )
-        camera = self.problem.camera
-        self._render = differentiable(
-            self.renderer, self.problem.steps, config.central, camera.step if camera else 0.0
-        )
-        self.chunk = jax.jit(self._steps, static_argnums=0, donate_argnums=1)
-        self._look = jax.jit(self._looked)
+        return made
 
-    def train(
-        self, pictures: Pictures, held_out: Pictures, state: InverseState | None = None
-    ) -> Iterator[InverseProgress]:
-        """Train from the start, or from `state`, and say how it goes after every chunk."""
-        config = self.config
-        current = start(config, self.problem, pictures) if state is None else state
-        shown = jax.tree.map(jnp.asarray, pictures)
-        others = jax.tree.map(jnp.asarray, held_out)
-        most = HOST_CHUNK if isinstance(self.renderer, HostRenderer) else CHUNK
-        with clear_errors(self.renderer):
-            for length, step, due in chunks(config, int(current.step[0]), most):
-                current = self.chunk(length, current, shown)
-                jax.block_until_ready(current.step)
-                seen = self._look(current.model, others) if due else None
-                jax.block_until_ready(seen)  # what fails, fails here
-                yield InverseProgress(step, current, seen)
+    @cached_property
+    def _render(self) -> Any:
+        """The same, with a gradient by finite differences."""
+        camera, problem = self.problem.camera, self.problem
+        turn = camera.step if camera else 0.0
+        return differentiable(self.renderer, problem.steps, self.config.central, turn)
+
+    def begin(self, key: Key[Array, ""]) -> tuple[Any, Any]:
+        """A network."""
+        return InverseNetwork(self.problem, self.config.model, self.usual, key), None
+
+    def loss(self, learner: Any, data: Pictures, own: None, now: Moment) -> tuple[Array, Any]:
+        """That of the configured objective."""
+        batch = jax.tree.map(lambda a: a[now.rows], data)
+        found = self.objective(learner, batch, now.key, now.step)
+        return found.loss, (found.value, None)
 
     def likelihood(self, step: Any) -> Likelihood:
         """Wide at first, then narrower, geometrically, down to the model's own.
@@ -205,43 +116,24 @@ class InverseTrainer:
             coarse=left if c.all_around else None,
         )
 
-    def _objective(
+    def objective(
         self, model: InverseNetwork, batch: Pictures, key: Array, step: Array
     ) -> Objective:
+        """What the configured objective says of a minibatch."""
         likelihood, c = self.likelihood(step), self.config
         x, y = (jnp.asarray(a, jnp.float32) / 255 for a in (batch.images, batch.targets))
         if c.objective == "supervised":
-            return objective.supervised(model, x, batch.truth)
+            return objectives.supervised(model, x, batch.known)
         if c.objective == "enumerate":
-            found = objective.enumerated(model, x, y, key, self.renderer, likelihood)
+            found = objectives.enumerated(model, x, y, key, self.renderer, likelihood)
         elif c.objective == "conditional":
-            found = objective.conditional(model, x, y, key, self.renderer, likelihood, c.floor)
+            found = objectives.conditional(model, x, y, key, self.renderer, likelihood, c.floor)
         else:
-            found = objective.scored(model, x, y, key, self._render, likelihood, c.samples)
+            found = objectives.scored(model, x, y, key, self._render, likelihood, c.samples)
         # In units of sigma squared the gradient keeps its size while sigma falls.
         return Objective(found.loss * likelihood.sigma**2, found.value)
 
-    def _step(self, state: InverseState, pictures: Pictures) -> InverseState:
-        key = jax.random.fold_in(jax.random.key(state.seed + 1_000_003), state.step)
-        key_batch, key_loss = jax.random.split(key)
-        rows = jax.random.randint(key_batch, (self.config.batch,), 0, len(pictures))
-        batch = jax.tree.map(lambda a: a[rows], pictures)
-
-        def loss(model):
-            return self._objective(model, batch, key_loss, state.step).loss
-
-        gradient = jax.grad(loss)(state.model)
-        updates, optimiser = adam(self.config).update(gradient, state.optimiser, state.model)  # type: ignore
-        model = optax.apply_updates(state.model, updates)  # type: ignore
-        return InverseState(model, optimiser, state.seed, state.step + 1)  # type: ignore
-
-    def _steps(self, length: int, state: InverseState, pictures: Pictures) -> InverseState:
-        def body(state, _):
-            return jax.vmap(lambda one: self._step(one, pictures))(state), None
-
-        return jax.lax.scan(body, state, length=length)[0]
-
-    def _looked(self, models: InverseNetwork, pictures: Pictures) -> Seen:
+    def looked(self, models: InverseNetwork, pictures: Pictures) -> Look:
         """The ELBO with the likelihood at its narrowest, and the best guesses."""
         likelihood = Likelihood(self.config.model.sigma, self.config.model.blur)
 
@@ -251,7 +143,7 @@ class InverseTrainer:
             slots, _ = jax.vmap(model.best)(x)
             again = likelihood(y, self.renderer(slots))
             call = (model, x, y, key, self.renderer, likelihood)
-            value = objective.enumerated(*call, gradient=False).value
+            value = objectives.enumerated(*call, gradient=False).value
             return value, jnp.mean(again), slots
 
         def one(model):
@@ -264,6 +156,121 @@ class InverseTrainer:
             keys = jax.random.split(jax.random.key(0), len(images))
             value, again, slots = jax.lax.map(partial(part, model), (images, targets, keys))
             slots = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:total], slots)
-            return Seen(jnp.mean(value), jnp.mean(again), slots)
+            return Look(jnp.mean(value), jnp.mean(again), slots)
 
         return jax.vmap(one)(models)
+
+
+class InverseTask(Task):
+    """A network that learns to invert a renderer."""
+
+    config: InverseConfig
+
+    def __init__(
+        self,
+        config: InverseConfig,
+        renderer: Renderer | None = None,
+        problem: Problem | None = None,
+        shown: Pictures | None = None,
+        held_out: Pictures | None = None,
+    ):
+        """What is not given is made, as configured, by `prepare`."""
+        self.config, self.problem = config, problem or problem_of(config)
+        self.program = InverseProgram(config, self.problem, renderer)
+        self.shown, self.held_out = shown, held_out
+        self._look = jax.jit(self.program.looked)
+        self._others: Any = None
+
+    def prepare(self) -> None:
+        """Start the renderer, and render the pictures."""
+        c, make = self.config, (self.problem, self.program.renderer)
+        looked_at = min(LOOK_SCENES, 100 * -(-c.scenes // 100))
+        self.shown = make_pictures(*make, c.scenes, ("train", c.data_seed))
+        self.held_out = make_pictures(*make, looked_at, ("look", c.data_seed))
+        if c.randomise:
+            self.shown = randomised(self.shown, c, "train")
+            self.held_out = randomised(self.held_out, c, "look")
+
+    @property
+    def chunk(self) -> int:
+        """Fewer steps in a call where the renderer is outside of the program."""
+        return HOST_CHUNK if isinstance(self.program.renderer, HostRenderer) else CHUNK
+
+    def mesh(self, devices: Devices) -> Mesh:
+        """One device: renderers are called from there."""
+        if devices not in ("auto", 1) or jax.process_count() > 1:
+            raise AirsceneError("what inverts a renderer is trained on one device: --devices 1")
+        return alone()
+
+    def data(self, mesh: Mesh) -> tuple[Pictures, None]:
+        """The pictures; what they usually look like is known from here on."""
+        assert self.shown is not None and self.held_out is not None
+        usual = np.mean(self.shown.images, axis=0, dtype=np.float32) / 255
+        self.program.usual = box_average(jnp.asarray(usual), self.config.model.input_size)
+        self._others = jax.tree.map(jnp.asarray, self.held_out)
+        return jax.tree.map(jnp.asarray, self.shown), None
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """What fails in the renderer is one line."""
+        with clear_errors(self.program.renderer):
+            yield
+
+    def close(self) -> None:
+        """Close the renderer."""
+        self.program.renderer.close()
+
+    def look(self, models: InverseNetwork) -> Look:
+        """At the held-out pictures."""
+        return jax.block_until_ready(self._look(models, self._others))  # what fails, fails here
+
+    def row(self, step: int, seen: Look, seconds: float) -> Row:
+        """ELBO, presences, kinds, positions and angles; without the truth, the ELBO alone."""
+        elbo, seeds = rounded(seen.elbo, 3), range(self.config.seeds)
+        present = np.asarray(seen.slots.present)
+        figures = {"log_likelihood": rounded(seen.log_likelihood, 3)}
+        truth = self.held_out.truth if self.held_out else None
+        if truth is not None:
+            each = [figures_of(self.problem, pick(seen.slots, i), truth) for i in seeds]
+            names = {
+                "count_accuracy": (count_key(self.problem), 5),
+                "identity_accuracy": ("identity_accuracy", 5),
+                "position_cm": ("position_cm_median", 3),
+                "rotation_deg": ("rotation_deg_median", 3),
+                "camera_deg": ("camera_deg_median", 3),
+            }
+            for kind in self._turned:
+                names[f"rotation_deg_{kind}"] = (f"rotation_deg_median_{kind}", 3)
+            for name, (key, digits) in names.items():
+                figures[name] = rounded([f.get(key, math.nan) for f in each], digits)
+        return Row(step, round(seconds, 2), elbo, self._warnings(elbo, present), figures)
+
+    def columns(self) -> list[Column]:
+        """What there is to find."""
+        return [
+            Column("elbo", "ELBO", 1),
+            Column("count_accuracy", "presence" if self.problem.slots == 1 else "counts", 2, "%"),
+            Column("identity_accuracy", "kinds", 1, "%"),
+            Column("position_cm", "cm off", 2),
+            *(Column(f"rotation_deg_{kind}", f"{kind} deg off", 1) for kind in self._turned),
+            *([Column("camera_deg", "camera deg off", 1)] if self.problem.camera else []),
+        ]
+
+    @property
+    def _turned(self) -> list[str]:
+        return [self.problem.kinds[i] for i in self.problem.turned]
+
+    def _warnings(self, elbo: Values, present: np.ndarray) -> list[str | None]:
+        """For each seed, what looks wrong with it, without labels."""
+        finite = [e for e in elbo if e is not None and math.isfinite(e)]
+        compared = self.config.objective != "supervised"  # has no ELBO to climb
+
+        def one(e: float | None, present: np.ndarray) -> str | None:
+            lost = e is None or not math.isfinite(e)
+            if not lost and present.mean() < RARE:
+                return (
+                    "finds nothing in any image: try more steps, a slower anneal or a higher bonus"
+                )
+            return behind(e, max(finite, default=math.nan)) if lost or compared else None
+
+        return [one(*seed) for seed in zip(elbo, present, strict=True)]

@@ -4,6 +4,7 @@ Nothing here trusts what it reads: sizes are looked at before pixels are decoded
 unpickled, and whatever is wrong comes out as one `AirsceneError`.
 """
 
+import base64
 import glob
 import io
 import math
@@ -232,3 +233,12 @@ def named(name: str, images: list[np.ndarray]) -> list[tuple[str, np.ndarray]]:
     if len(images) == 1:
         return [(name, images[0])]
     return [(f"{name}#{i}", image) for i, image in enumerate(images)]
+
+
+def data_url(image: np.ndarray) -> str:
+    """An image with values in [0, 1] as the data URL of a PNG."""
+    pixels = (np.asarray(image).clip(0, 1) * 255 + 0.5).astype(np.uint8)
+    pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

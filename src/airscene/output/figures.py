@@ -7,7 +7,7 @@ figure. Where windows are drawn, the colour says which inference step they come 
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,9 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image, ImageDraw
 from scipy.ndimage import gaussian_filter
-
-if TYPE_CHECKING:
-    from airscene.air.scene import Scene
 
 STEP_COLOURS = (
     "#ff4b33", "#00c795", "#3f8cff", "#ffc400", "#d65cff", "#7fd6ff", "#ff9ac6", "#b4e600",
@@ -46,8 +43,11 @@ def curves(
     figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
     _curve(left, metrics, "elbo", "ELBO", "nats per image")
-    known = any(v is not None for row in metrics for v in row["count_accuracy"])
+    known = any(v is not None for row in metrics for v in row.get("count_accuracy", []))
     counts = [v for row in metrics for v in row.get("mean_count", []) if v is not None]
+    if not known and not counts:
+        right.set_axis_off()
+        return figure
     if not known and counts:
         _curve(right, metrics, "mean_count", "Objects found", "per held-out scene")
         right.set_ylim(0, 1.15 * max(max(counts), 0.5))
@@ -65,7 +65,7 @@ def curves(
 
 
 def reconstructions(
-    images: Sequence[np.ndarray], scenes: Sequence["Scene"], objects: bool = True
+    images: Sequence[np.ndarray], scenes: Sequence[Any], objects: bool = True
 ) -> Figure:
     """Images over what was inferred of them: the scene drawn again, its windows and its count.
 
@@ -94,7 +94,7 @@ def reconstructions(
 
 def side_by_side(
     images: Sequence[np.ndarray],
-    rows: Mapping[str, Sequence["Scene"]],
+    rows: Mapping[str, Sequence[Any]],
     without_windows: Sequence[str] = (),
 ) -> Figure:
     """Images over what several models make of them, a row for each model, by its label."""
@@ -345,9 +345,7 @@ def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Fi
     return figure
 
 
-def overlay(
-    image: np.ndarray, scene: "Scene", scale: int | None = None, width: int = 2
-) -> np.ndarray:
+def overlay(image: np.ndarray, scene: Any, scale: int | None = None, width: int = 2) -> np.ndarray:
     """The image, `scale` times as large, with windows in their steps' colours: uint8, RGB.
 
     Without `scale`, the shorter side gets at least 200 pixels. Windows end at the image's edge,
@@ -358,7 +356,7 @@ def overlay(
     pixels = np.round(255 * _rgb(image)).astype(np.uint8)
     picture = Image.fromarray(pixels.repeat(scale, axis=0).repeat(scale, axis=1))
     far = np.array([columns, rows, columns, rows]) * scale - 1
-    for step, thing in enumerate(scene.objects):
+    for step, thing in enumerate(scene.objects if scene else ()):
         x0, y0, x1, y1 = np.clip(np.round(np.array(thing.window) * scale), 0, far).tolist()
         ImageDraw.Draw(picture).rectangle((x0, y0, x1, y1), outline=step_colour(step), width=width)
     return np.array(picture)
@@ -444,14 +442,14 @@ def note(axes: Axes, text: str, at=(0.5, 0), offset=(0, -4), **style: Any) -> No
     axes.annotate(text, at, offset, xycoords="axes fraction", textcoords="offset points", **style)
 
 
-def _overhang(scenes: Sequence["Scene"], height: int, width: int) -> float:
+def _overhang(scenes: Sequence[Any], height: int, width: int) -> float:
     """How far windows reach out of their images, as far as that is shown."""
     windows = [thing.window for scene in scenes for thing in scene.objects]
     reach = [max(-x0, -y0, x1 - width, y1 - height) for x0, y0, x1, y1 in windows]
     return min(max([*reach, 0.0]) + 0.5, 0.15 * min(height, width))
 
 
-def _draw_windows(axes: Axes, scene: "Scene") -> None:
+def _draw_windows(axes: Axes, scene: Any) -> None:
     for step, thing in enumerate(scene.objects):
         x0, y0, x1, y1 = thing.window
         border = {"fill": False, "edgecolor": step_colour(step), "linewidth": 1.6}

@@ -9,76 +9,14 @@ import math
 from html import escape
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 from PIL import Image
 
-from airscene.io import weights as checkpoint
+from airscene.io.files import atomic, write_text
 from airscene.output.figures import DENSITY, png
-
-
-class Measure(NamedTuple):
-    """How a number of result.json is named and written. Shares are between 0 and 1 in the file."""
-
-    label: str
-    short: str
-    form: str
-    note: str = ""
-
-
-MEASURES = {
-    "count_accuracy": Measure("Count accuracy", "count acc.", "%", "most probable count"),
-    "count_accuracy_sampled": Measure("Count accuracy, sampled", "sampled", "%", "n ~ q(n | x)"),
-    "over_counted": Measure("Counted too many", "too many", "%"),
-    "under_counted": Measure("Counted too few", "too few", "%"),
-    "count_accuracy_same_overlapping": Measure(
-        "Count accuracy, twins", "twins", "%", "overlapping objects of one kind"
-    ),
-    "scenes_same_overlapping": Measure("Scenes with twins", "", ",.0f"),
-    "box_recall": Measure("Box recall", "recall", "%", "at IoU 0.5"),
-    "box_precision": Measure("Box precision", "precision", "%", "at IoU 0.5"),
-    "centre_error": Measure("Centre error", "centre err.", ".2f", "pixels"),
-    "elbo": Measure("ELBO", "ELBO", ",.1f", "nats per image"),
-    "elbo_log_likelihood": Measure("Log-likelihood", "log-lik.", ",.1f", "nats, part of the ELBO"),
-    "elbo_kl_where": Measure("KL of where", "KL where", ",.1f", "nats"),
-    "elbo_kl_what": Measure("KL of what", "KL what", ",.1f", "nats"),
-    "elbo_kl_count": Measure("KL of the count", "KL count", ",.1f", "nats"),
-    "iw_bound": Measure("Importance-weighted bound", "IW bound", ",.1f", "nats per image"),
-    "presence_accuracy": Measure("Presence", "presence", "%", "how many things are there"),
-    "count_accuracy_clear": Measure("Count accuracy, clear", "clear", "%", "without overlap"),
-    "scenes_clear": Measure("Scenes without overlap", "", ",.0f"),
-    "identity_accuracy": Measure("Kinds", "kinds", "%", "of the things that are found"),
-    "identity_accuracy_clear": Measure("Kinds, clear", "kinds clear", "%", "without overlap"),
-    "position_cm_median": Measure("Position", "cm", ".2f", "median error in cm"),
-    "position_cm_90": Measure("Position, 90% quantile", "cm, 90%", ".2f", "cm"),
-    "camera_deg_median": Measure("Camera", "camera", ".1f", "median error in degrees"),
-    "camera_deg_90": Measure("Camera, 90% quantile", "camera, 90%", ".1f", "degrees"),
-    "rotation_deg_median": Measure("Cube's angle", "deg", ".1f", "median error in degrees mod 90"),
-    "rotation_deg_90_cube": Measure("Cube's angle, 90% quantile", "deg, 90%", ".1f", "degrees"),
-    "rotation_deg_median_cylinder": Measure("Cylinder's angle", "cyl. deg", ".1f", "degrees"),
-    "rotation_deg_median_pan": Measure("Pan's angle", "pan deg", ".1f", "median error in degrees"),
-    "log_likelihood_32": Measure("Log-likelihood at 32x32", "log-lik. 32", ",.1f", "nats"),
-    "log_likelihood_128": Measure("Log-likelihood at 128x128", "log-lik. 128", ",.0f", "nats"),
-    "milliseconds": Measure("Time per image", "ms", ".2f", "ms, one image, compiled network"),
-    "mean_count": Measure("Objects found", "objects", ".2f", "per image"),
-    "residual": Measure("Left unexplained", "residual", "%", "of the squared intensity"),
-    "mean_steps": Measure("Mean steps", "steps", ".2f", "inference steps per image"),
-    "scenes": Measure("Held-out scenes", "", ",.0f"),
-}
-HEADLINE = (
-    *("count_accuracy", "box_recall", "box_precision"),
-    *("presence_accuracy", "identity_accuracy", "position_cm_median", "rotation_deg_median"),
-    "camera_deg_median",
-    *("elbo", "mean_count", "residual"),
-)
-
-
-def in_words(key: str, value: float, sign: str = "") -> str:
-    """A measure's value as it is written for people; `sign` "+" for a difference."""
-    form = MEASURES[key].form
-    return f"{100 * value:{sign}.2f}%" if form == "%" else f"{value:{sign}{form}}"
-
+from airscene.output.measures import Measures
 
 STYLE = """
 :root{color-scheme:light dark;--page:#f7f7f5;--card:#fff;--ink:#1d2126;--soft:#646c76;
@@ -129,43 +67,24 @@ h2{margin-top:44px}}
 @media print{figure,tr{break-inside:avoid}}
 """
 
-SEED_MEASURES = (
-    "count_accuracy",
-    "count_accuracy_sampled",
-    "count_accuracy_same_overlapping",
-    "box_recall",
-    "box_precision",
-    "centre_error",
-    "presence_accuracy",
-    "count_accuracy_clear",
-    "identity_accuracy",
-    "position_cm_median",
-    "camera_deg_median",
-    "rotation_deg_median",
-    "rotation_deg_90_cube",
-    "rotation_deg_median_cylinder",
-    "log_likelihood_32",
-    "elbo",
-    "iw_bound",
-    "mean_steps",
-)
-
 
 def build_report(
     title: str,
     facts: dict[str, str],
     result: dict[str, Any],
     figures: dict[str, tuple[str, Figure]],
+    measures: Measures,
 ) -> tuple[str, dict[str, bytes]]:
     """The page, and its figures as PNGs by file name. `figures` maps a stem to caption, figure."""
-    tables = section("Measures", _measures(result)) + section("How it was made", _facts(facts))
+    tables = section("Measures", _measures(result, measures))
+    tables += section("How it was made", _facts(facts))
     pngs = _pngs(figures)
     warnings = '<aside class="warnings"><strong>Please note</strong>'
     blocks = [
-        _within('<section class="headline">', _headline(result), "</section>"),
+        _within('<section class="headline">', _headline(result, measures), "</section>"),
         _within(warnings, _warnings(result), "</aside>"),
         _shown(figures, pngs),
-        section("Seeds", _seeds(result)),
+        section("Seeds", _seeds(result, measures)),
         f'<div class="columns">{tables}</div>',
     ]
     return document(title, _kicker(result), blocks), pngs
@@ -187,9 +106,9 @@ def build_page(
 def write(path: Path, page: str, pngs: dict[str, bytes]) -> Path:
     """Write a page, and its figures into `figures` beside it."""
     for name, content in pngs.items():
-        with checkpoint.atomic(path.parent / "figures" / name) as temporary:
+        with atomic(path.parent / "figures" / name) as temporary:
             temporary.write_bytes(content)
-    checkpoint.write_text(path, page)
+    write_text(path, page)
     return path
 
 
@@ -246,38 +165,35 @@ def _table(rows: list[str]) -> str:
     return _within('<div class="scroll"><table>', "".join(rows), "</table></div>")
 
 
-def _written(key: str, value: Any) -> str:
+def _written(form: str, value: Any) -> str:
     """A number as it is shown; an en dash for what is no number."""
     if not isinstance(value, Real) or not math.isfinite(value):
         return "–"
-    form = MEASURES[key].form
     text = f"{100 * value:.1f}%" if form == "%" else f"{value:{form}}"
     return text.replace("-", "−").replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def _kicker(result: dict[str, Any]) -> str:
     scenes = result.get("scenes")
-    return "airscene report" + (
-        f" · {_written('scenes', scenes)} held-out scenes" if scenes else ""
-    )
+    return "airscene report" + (f" · {_written(',.0f', scenes)} held-out scenes" if scenes else "")
 
 
-def _headline(result: dict[str, Any]) -> str:
+def _headline(result: dict[str, Any], measures: Measures) -> str:
     return "".join(
-        f"<div><b>{_written(key, result[key])}</b><span>{MEASURES[key].label}</span>"
-        f"<small>{MEASURES[key].note}{_range(key, result)}</small></div>"
-        for key in HEADLINE
-        if result.get(key) is not None
+        f"<div><b>{_written(m.form, result[key])}</b><span>{m.label}</span>"
+        f"<small>{m.note}{_range(key, m.form, result)}</small></div>"
+        for key, m in measures.items()
+        if m.headline and result.get(key) is not None
     )
 
 
-def _range(key: str, result: dict[str, Any]) -> str:
+def _range(key: str, form: str, result: dict[str, Any]) -> str:
     """The lowest and the highest value of all seeds, where there are several."""
     values = (result.get("per_seed") or {}).get(key, [])
     values = [value for value in values if value is not None and math.isfinite(value)]
     if len(values) < 2:
         return ""
-    low, high = _written(key, min(values)), _written(key, max(values))
+    low, high = _written(form, min(values)), _written(form, max(values))
     return f"<br>{len(values)} seeds: {low} to {high}"
 
 
@@ -299,30 +215,31 @@ def _figure(number: int, caption: str, picture: bytes) -> str:
     )
 
 
-def _seeds(result: dict[str, Any]) -> str:
+def _seeds(result: dict[str, Any], measures: Measures) -> str:
     """A row for each of several seeds; the one whose weights are kept is marked."""
     per_seed = result.get("per_seed") or {}
-    keys = [key for key in SEED_MEASURES if per_seed.get(key)]
+    shown = {key: m for key, m in measures.items() if m.per_seed and per_seed.get(key)}
     seeds = per_seed.get("seed") or []
-    if not keys or len(seeds) < 2:
+    if not shown or len(seeds) < 2:
         return ""
     served = result.get("served_seed")
-    names = [MEASURES[key].short or MEASURES[key].label for key in keys]
+    names = [m.short or m.label for m in shown.values()]
     rows = ["<tr><th>seed</th>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"]
-    for seed, *values in zip(seeds, *(per_seed[key] for key in keys), strict=False):
+    for seed, *values in zip(seeds, *(per_seed[key] for key in shown), strict=False):
         mark, note = (' class="served"', "<i>served</i>") if seed == served else ("", "")
-        texts = [_written(key, value) for key, value in zip(keys, values, strict=True)]
+        pairs = zip(shown.values(), values, strict=True)
+        texts = [_written(m.form, value) for m, value in pairs]
         cells = "".join(f"<td>{text}</td>" for text in texts)
         rows.append(f"<tr{mark}><td>{escape(str(seed))}{note}</td>{cells}</tr>")
     return _table(rows)
 
 
-def _measures(result: dict[str, Any]) -> str:
-    shown = {key: m for key, m in MEASURES.items() if result.get(key) is not None}
+def _measures(result: dict[str, Any], measures: Measures) -> str:
+    shown = {key: m for key, m in measures.items() if result.get(key) is not None}
     return _table(
         [
             f"<tr><td>{m.label}{_within('<small>', m.note, '</small>')}</td>"
-            f"<td>{_written(key, result[key])}</td></tr>"
+            f"<td>{_written(m.form, result[key])}</td></tr>"
             for key, m in shown.items()
         ]
     )

@@ -38,7 +38,7 @@ class Slots(eqx.Module):
     """Where the camera stands on its orbit, in radians from the middle; None for a fixed one."""
 
 
-class Look(eqx.Module):
+class Appearance(eqx.Module):
     """How a scene, or a batch of them, looks where it does not look as usual."""
 
     colour: Float[Any, "*batch slots kinds 3"]
@@ -55,11 +55,11 @@ class Look(eqx.Module):
     """What the ambient light is multiplied with."""
 
 
-def usual_look(world: World, batch: int) -> Look:
+def usual_appearance(world: World, batch: int) -> Appearance:
     """The look that scenes have without one."""
     kinds, ones = len(world.kinds), np.ones(batch, np.float32)
     own = np.array([kind.colour for kind in world.kinds], np.float32)
-    return Look(
+    return Appearance(
         colour=np.broadcast_to(own, (batch, world.slots, kinds, 3)),
         table=np.broadcast_to(np.array(world.table, np.float32), (batch, 3)),
         size=np.full((batch, world.slots), world.usual_size, np.int32),
@@ -69,9 +69,9 @@ def usual_look(world: World, batch: int) -> Look:
     )
 
 
-def random_look(world: World, batch: int, rng: np.random.Generator) -> Look:
+def random_appearance(world: World, batch: int, rng: np.random.Generator) -> Appearance:
     """Colours near the usual ones, three in ten of them any; other lights; all sizes."""
-    usual = usual_look(world, batch)
+    usual = usual_appearance(world, batch)
 
     def varied(colours: np.ndarray) -> np.ndarray:
         near = colours * rng.uniform(0.8, 1.2, (*colours.shape[:-1], 1))
@@ -80,7 +80,7 @@ def random_look(world: World, batch: int, rng: np.random.Generator) -> Look:
         mixed = np.where(anything, rng.uniform(0.03, 0.8, colours.shape), near)
         return np.clip(mixed, 0.02, 0.85).astype(np.float32)
 
-    return Look(
+    return Appearance(
         colour=varied(usual.colour),
         table=varied(usual.table),
         size=rng.integers(0, len(world.sizes), usual.size.shape).astype(np.int32),
@@ -99,12 +99,12 @@ class Renderer(ABC):
 
     @abstractmethod
     def render(
-        self, slots: Slots, look: Look | None = None
+        self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
         """The images of a batch. Never differentiated, never vmapped: `__call__` sees to it."""
 
     def __call__(
-        self, slots: Slots, look: Look | None = None
+        self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
         """The images of a batch; under `vmap` (over seeds, say) all are rendered in one go."""
 

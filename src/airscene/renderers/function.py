@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Look, Slots, box_average
+from airscene.renderers import Appearance, Slots, box_average
 from airscene.renderers.host import HostRenderer
 
 
@@ -28,7 +28,7 @@ class Function(HostRenderer):
     ):
         self.draw, self.size, self.frame_size, self.channels = draw, size, frame_size, channels
 
-    def rows(self, slots: Slots, look: Look | None = None) -> Float[Array, "batch numbers"]:
+    def rows(self, slots: Slots, look: Appearance | None = None) -> Float[Array, "batch numbers"]:
         """The number of slots, then everything, with zeros for what is not there."""
         if look is not None:
             raise AirsceneError("a function knows no looks: it draws scenes as it does")

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Look, Renderer, Slots
+from airscene.renderers import Appearance, Renderer, Slots
 
 ONE_AT_A_TIME = threading.RLock()
 """A compiled program may make two calls at once."""
@@ -29,7 +29,7 @@ class HostRenderer(Renderer):
     """Why the last call failed: see `clear_errors`."""
 
     @abstractmethod
-    def rows(self, slots: Slots, look: Look | None = None) -> Float[Array, "batch numbers"]:
+    def rows(self, slots: Slots, look: Appearance | None = None) -> Float[Array, "batch numbers"]:
         """All that an image depends on."""
 
     @abstractmethod
@@ -39,7 +39,7 @@ class HostRenderer(Renderer):
         """The images of these rows, all different."""
 
     def render(
-        self, slots: Slots, look: Look | None = None
+        self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
         """Images by a callback."""
         rows = self.rows(slots) if look is None else self.rows(slots, look)
@@ -77,7 +77,7 @@ def clear_errors(renderer: Renderer) -> Iterator[None]:
 
 
 def draw(
-    renderer: Renderer, slots: Slots, look: Look | None = None
+    renderer: Renderer, slots: Slots, look: Appearance | None = None
 ) -> Float[np.ndarray, "batch size size channels"]:
     """Images of a batch, outside of a compiled program."""
     with clear_errors(renderer):

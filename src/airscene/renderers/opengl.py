@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Look, Slots
+from airscene.renderers import Appearance, Slots
 from airscene.renderers.host import HostRenderer
 from airscene.renderers.world import RENDER_SIZE, World
 
@@ -64,7 +64,7 @@ class OpenGL(HostRenderer):
         self.backend = self._pool.backend
         self._finalizer = weakref.finalize(self, self._pool.close)
 
-    def rows(self, slots: Slots, look: Look | None = None) -> Float[Array, "batch numbers"]:
+    def rows(self, slots: Slots, look: Appearance | None = None) -> Float[Array, "batch numbers"]:
         """Position and quaternion of every body; for a look, the light and all colours as well."""
         bodies = self.world.mocap(slots, look)
         parts = [bodies] if look is None else [bodies, *reversed(self.world.paint(look))]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from airscene.errors import AirsceneError
-from airscene.renderers import Look, Renderer, Slots
+from airscene.renderers import Appearance, Renderer, Slots
 from airscene.renderers.world import RENDER_SIZE, World
 
 
@@ -33,7 +33,7 @@ class Warp(Renderer):
         self._programs: dict[tuple[int, bool], Callable] = {}
 
     def render(
-        self, slots: Slots, look: Look | None = None
+        self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
         """Images of a batch; each size of batch has its own worlds, with looks and without."""
         batch = slots.present.shape[0]

@@ -18,7 +18,7 @@ from airscene.errors import AirsceneError
 from airscene.renderers import meshes
 
 if TYPE_CHECKING:
-    from airscene.renderers import Look, Slots
+    from airscene.renderers import Appearance, Slots
 
 Colour = tuple[float, float, float]
 
@@ -87,11 +87,13 @@ class World:
     orbit: bool = False
     """Whether the camera moves on a circle about z."""
     sizes: tuple[float, ...] = (1.0,)
-    """What things can be scaled by, to choose from by `Look.size`: there is a body for each."""
+    """What things can be scaled by, chosen by `Appearance.size`: there is a body for each."""
     light: Light = field(default_factory=Light)
     shadows: bool = False
     """For OpenGL; Warp has shadows of its own, and none here."""
     table: Colour = (0.55, 0.43, 0.32)
+    repeats: bool = True
+    """Whether there can be two of a kind; if not, each slot has a kind of its own."""
 
     def mjcf(self, extra: str = "", without_bodies: bool = False) -> str:
         """The MJCF. `extra` is put into its worldbody."""
@@ -133,7 +135,9 @@ class World:
         """Index of the size that things have without a look."""
         return min(range(len(self.sizes)), key=lambda i: abs(self.sizes[i] - 1))
 
-    def mocap(self, slots: "Slots", look: "Look | None" = None) -> Float[Array, "*batch bodies 7"]:
+    def mocap(
+        self, slots: "Slots", look: "Appearance | None" = None
+    ) -> Float[Array, "*batch bodies 7"]:
         """Position and quaternion of every body."""
         if self.orbit != (slots.camera is not None):
             raise AirsceneError(
@@ -161,7 +165,7 @@ class World:
         return jnp.concatenate([camera, bodies], axis=-2)
 
     def paint(
-        self, look: "Look"
+        self, look: "Appearance"
     ) -> tuple[Float[Array, "*batch geoms 3"], Float[Array, "*batch 3 3"]]:
         """Colours of the table and then of every body; the light's direction, ambient, diffuse.
 

@@ -22,13 +22,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+import numpy as np
+
 from airscene import config
-from airscene.config import TRACEABLE, TrainConfig
+from airscene.air.survey import look_at
 from airscene.errors import AirsceneError, Diverged
-from airscene.io import weights as checkpoint
-from airscene.presets import preset
-from airscene.runs.run import Run, divide, settled, train_run
-from airscene.training.tasks import Row, Together, make_task
+from airscene.io.files import write_text
+from airscene.registry import kind_of, preset
+from airscene.runs.run import Run
+from airscene.runs.train import append, save, save_snapshot, train_run, truncate
+from airscene.training.task import Row, Task
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -55,10 +59,7 @@ class Sweep:
         """The cells, those together that one program can train."""
         found: dict[Any, list[Run]] = {}
         for i, cell in enumerate(self.cells):
-            every = config.flat(cell.config)
-            kept = [v for name, v in every.items() if name not in (*TRACEABLE, "seed")]
-            alike = isinstance(cell.config, TrainConfig)
-            found.setdefault(repr(kept) if alike else i, []).append(cell)
+            found.setdefault(cell.kind.alike(cell.config) or i, []).append(cell)
         return list(found.values())
 
     def todo(self) -> list[int]:
@@ -74,7 +75,7 @@ class Sweep:
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise AirsceneError(f"{self.path} is there already and is not a sweep")
         else:
-            checkpoint.write_text(file, text)
+            write_text(file, text)
 
     def text(self) -> str:
         """What sweep.json says."""
@@ -88,8 +89,13 @@ class Sweep:
         cells = self.groups[index]
         if len(cells) == 1:
             return cells[0]
-        together = Together([cell.config for cell in cells]).config
-        return Run(self.path / f"group-{index + 1}", self.preset, together)
+        return Run(self.path / f"group-{index + 1}", self.preset, self.task(index).config)
+
+    def task(self, index: int) -> Task:
+        """What trains a group."""
+        cells = self.groups[index]
+        alone = len(cells) == 1
+        return cells[0].task() if alone else cells[0].kind.together([c.config for c in cells])
 
     def members(self, index: int) -> list[str]:
         """What to call each model of a group."""
@@ -136,9 +142,9 @@ def plan(path: Path, name: str, settings: Sequence[str], seeds: int | None) -> S
     cells = []
     for combination in itertools.product(*values.values()):
         chosen = dict(zip(values, combination, strict=True))
-        words = [f"{_option(setting)}={in_words(chosen[setting])}" for setting in swept]
+        words = [f"{_option(setting)}={typed(chosen[setting])}" for setting in swept]
         folder = re.sub(r"[^\w.,=+-]", "-", "_".join(words)) or name
-        cells.append(Run(path / folder, name, settled(_configured(usual, chosen))))
+        cells.append(Run(path / folder, name, kind_of(usual).settled(_configured(usual, chosen))))
     return Sweep(path, name, values, tuple(cells))
 
 
@@ -160,10 +166,8 @@ def _grid(cls: Any, settings: Sequence[str]) -> Values:
     return values
 
 
-def _looked_at(values: Values) -> TrainConfig:
+def _looked_at(values: Values) -> Any:
     """The settings that a look at the pictures in a folder proposes; its path is made absolute."""
-    from airscene.data.folder import look_at
-
     if len(values.get("path", ())) != 1 or not Path(values["path"][0]).is_dir():
         raise AirsceneError("which folder? airscene sweep folder --set path=FOLDER")
     place = str(Path(values["path"][0]).resolve())
@@ -172,12 +176,12 @@ def _looked_at(values: Values) -> TrainConfig:
     return look_at(Path(place)).config(place, *(tiles if len(tiles) == 1 else []))
 
 
-def in_words(value: Any) -> str:
+def typed(value: Any) -> str:
     """A setting's value as it is typed."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
-        return ",".join(map(in_words, value))
+        return ",".join(map(typed, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
@@ -213,7 +217,7 @@ def _values(setting: str, kind: Any, text: str) -> list[Any]:
     values = [_value(setting, kind, word) for word in words]
     for value in values:
         if values.count(value) > 1:
-            raise AirsceneError(f"--set {_option(setting)} has {in_words(value)} twice")
+            raise AirsceneError(f"--set {_option(setting)} has {typed(value)} twice")
     return values
 
 
@@ -244,7 +248,7 @@ def train_group(
 ) -> bool:
     """Train the cells of a group, or go on with them; False if that was interrupted."""
     cells, run = sweep.groups[index], sweep.whole(index)
-    task = make_task(run.config) if len(cells) == 1 else Together([c.config for c in cells])
+    task = sweep.task(index)
     try:
         done = train_run(run, True, CHECKPOINT_SECONDS, on_row, on_step, task=task)
     except Diverged:  # that is a result, too
@@ -286,3 +290,36 @@ def _in_worker(sweep: Sweep, index: int) -> str:
     except AirsceneError as error:
         return str(error)
     return "" if done else "a group was stopped; the same command goes on"
+
+
+def divide(whole: Run, parts: Sequence[Run]) -> None:
+    """Write the folders of runs that were trained together, given the folder of them all.
+
+    If all seeds diverged, so that training ended early, there is no state to divide.
+    """
+    state = whole.state() if whole.finished else None
+    snapshots = {file.name: whole.models_at(step) for step, file in whole.snapshots().items()}
+    for part, mine in zip(parts, slices([part.config.seeds for part in parts]), strict=True):
+        part.write()
+        truncate(part, -1)
+        for row in whole.metrics():
+            values: dict[str, Any] = {
+                k: v[mine] if isinstance(v, list) else v for k, v in row.items()
+            }
+            append(part, values)
+        for name, models in snapshots.items():
+            save_snapshot(part.path / "snapshots" / name, _rows(models, mine))
+        if state is not None:
+            task = part.task()
+            structure = jax.tree.structure(task.skeleton())  # with its settings
+            save(part, task, jax.tree.unflatten(structure, jax.tree.leaves(_rows(state, mine))))
+
+
+def _rows(tree: Any, mine: slice) -> Any:
+    return jax.tree.map(lambda a: np.asarray(a[mine]), tree)
+
+
+def slices(sizes: Sequence[int]) -> list[slice]:
+    """Where parts of such sizes lie, one after the other."""
+    ends = list(itertools.accumulate(sizes))
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]

@@ -64,7 +64,7 @@ def alone() -> Mesh:
     return mesh_of(jax.local_devices()[:1])
 
 
-def in_words(mesh: Mesh) -> str:
+def mesh_text(mesh: Mesh) -> str:
     """On which of the devices, where there are several."""
     total, parts = jax.device_count(), []
     if total == 1:

@@ -159,7 +159,7 @@ def first() -> bool:
     return jax.process_index() == 0
 
 
-def together(do: Callable[[], T]) -> T:
+def in_step(do: Callable[[], T]) -> T:
     """Do something on every process. What is wrong on one is an error on all, in the same words."""
     value, wrong = None, ""
     try:
@@ -176,7 +176,7 @@ def together(do: Callable[[], T]) -> T:
 
 def told(make: Callable[[], str]) -> str:
     """What process 0 makes, on every process; the others make nothing."""
-    return _exchange(together(lambda: make() if first() else ""))[0]
+    return _exchange(in_step(lambda: make() if first() else ""))[0]
 
 
 def must_agree(options: str) -> None:

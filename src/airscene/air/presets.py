@@ -1,21 +1,9 @@
-"""Every named configuration, in one place."""
+"""The named configurations of AIR."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from airscene.config import DataConfig, ModelConfig, TrainConfig
-from airscene.errors import AirsceneError
-from airscene.inverse.config import SEVERAL, InverseConfig, NetworkConfig
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A training run with a name."""
-
-    description: str
-    config: Any
-    """A `TrainConfig`, or an `InverseConfig`."""
-
+from airscene.air.config import ModelConfig, TrainConfig
+from airscene.config import DataConfig, Preset
 
 DIFFERENCE = ModelConfig(core="difference", patch=5)
 """DAIR (appendix D)."""
@@ -37,17 +25,11 @@ DRAW = ModelConfig(
 )
 """DRAW (appendix F): one object, always there, that is the whole image."""
 
-TABLETOP = InverseConfig(
-    world="tabletop",
-    steps=6_000,
-    batch=32,
-    anneal=4_000,
-    rays=2,
-    scenes=60_000,
-    **SEVERAL,
-    model=NetworkConfig(level=True, patch=4, hidden=256),
+SURVEYED = (
+    *("height", "width", "channels", "max_objects", "size_mean", "size_sd", "object_cost"),
+    *("invert", "level", "contrast", "core", "patch", "tile"),
 )
-"""Several things: patches instead of the whole image (see docs/tabletop.md)."""
+"""The settings that a look at pictures proposes: see `survey`."""
 
 PRESETS = {
     "digits": Preset(
@@ -101,24 +83,6 @@ PRESETS = {
     "folder": Preset(
         "pictures of your own: airscene train folder PATH",
         TrainConfig(data=DataConfig(dataset="folder")),
-    ),
-    "objects": Preset(
-        "a cube, a sphere, a cylinder or nothing, through a 3D renderer; on a CPU this takes hours",
-        InverseConfig(),
-    ),
-    "tabletop": Preset(
-        "up to three of cup, pan and plate on a table, through a 3D renderer: for a GPU",
-        TABLETOP,
-    ),
-    "tabletop-camera": Preset(
-        "the same, seen from an unknown angle, which is inferred as well",
-        replace(TABLETOP, world="tabletop-camera", all_around=False),
+        recorded=SURVEYED,
     ),
 }
-
-
-def preset(name: str) -> Any:
-    """The configuration with this name."""
-    if name not in PRESETS:
-        raise AirsceneError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name].config

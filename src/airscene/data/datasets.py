@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from airscene.config import Counts, DataConfig, ModelConfig
+from airscene.config import Choices, Counts, DataConfig, ImageConfig
 from airscene.data.digits import MNIST, digit_scenes, digits_place, mnist_scenes
 from airscene.data.folder import folder_scenes
 from airscene.data.omniglot import OMNIGLOT, omniglot_scenes
@@ -29,50 +29,55 @@ class Dataset:
     """Whether scenes are made with as many objects as is asked for; else nobody may know."""
 
 
-DATASETS = {
-    "digits": Dataset(
-        digit_scenes,
-        channels=1,
-        description="5,000 real MNIST digits that come along; no download",
-        where=digits_place,
-        held_out="of digits that no training scene uses",
-    ),
-    "mnist": Dataset(
-        mnist_scenes,
-        channels=1,
-        description="all 70,000 MNIST digits, downloaded once (11 MB)",
-        where=MNIST.place,
-        held_out="of MNIST's test digits",
-    ),
-    "sprites": Dataset(
-        sprite_scenes,
-        channels=3,
-        description="red circles, green squares, blue diamonds; generated",
-        where=lambda: "(nothing to store)",
-        held_out="generated anew",
-    ),
-    "omniglot": Dataset(
-        omniglot_scenes,
-        channels=1,
-        description="32,460 characters of 50 alphabets, downloaded once (14 MB)",
-        where=OMNIGLOT.place,
-        held_out="of alphabets that training never sees",
-        composed=False,
-    ),
-    "folder": Dataset(
-        folder_scenes,
-        channels=None,
-        description="pictures of your own: airscene train folder PATH",
-        where=lambda: "(wherever you have them)",
-        held_out="that training does not use",
-        composed=False,
-    ),
-}
+DATASETS: Choices[Dataset] = Choices("data set")
+"""Those with names. Another: `airscene.register("data set", "mine", Dataset(...))`."""
+
+DATASETS.update(
+    {
+        "digits": Dataset(
+            digit_scenes,
+            channels=1,
+            description="5,000 real MNIST digits that come along; no download",
+            where=digits_place,
+            held_out="of digits that no training scene uses",
+        ),
+        "mnist": Dataset(
+            mnist_scenes,
+            channels=1,
+            description="all 70,000 MNIST digits, downloaded once (11 MB)",
+            where=MNIST.place,
+            held_out="of MNIST's test digits",
+        ),
+        "sprites": Dataset(
+            sprite_scenes,
+            channels=3,
+            description="red circles, green squares, blue diamonds; generated",
+            where=lambda: "(nothing to store)",
+            held_out="generated anew",
+        ),
+        "omniglot": Dataset(
+            omniglot_scenes,
+            channels=1,
+            description="32,460 characters of 50 alphabets, downloaded once (14 MB)",
+            where=OMNIGLOT.place,
+            held_out="of alphabets that training never sees",
+            composed=False,
+        ),
+        "folder": Dataset(
+            folder_scenes,
+            channels=None,
+            description="pictures of your own: airscene train folder PATH",
+            where=lambda: "(wherever you have them)",
+            held_out="that training does not use",
+            composed=False,
+        ),
+    }
+)
 
 
 def make_scenes(
     data: DataConfig,
-    model: ModelConfig,
+    model: ImageConfig,
     *,
     held_out: bool,
     scenes: int | None = None,
@@ -84,9 +89,7 @@ def make_scenes(
 
     lazily: what is generated is drawn only when it is asked for, by rows.
     """
-    dataset = DATASETS.get(data.dataset)
-    if dataset is None:
-        raise AirsceneError(f"no data set {data.dataset!r}; there are {', '.join(DATASETS)}")
+    dataset = DATASETS.find(data.dataset)
     if dataset.channels not in (None, model.channels):
         raise AirsceneError(
             f"{data.dataset} has images of {dataset.channels} channels, "

@@ -1,0 +1,93 @@
+"""A model of 2D scenes behind HTTP."""
+
+from typing import Any
+
+import numpy as np
+
+from airscene.air.predictor import Predictor
+from airscene.air.scene import Scene
+from airscene.errors import AirsceneError
+from airscene.io.images import data_url
+from airscene.kinds.served import MOST_CODE, PREVIEW, Served, mapping, numbers, objects, whole
+
+MOST_DRAWN = 2_000_000
+"""Pixels of an image to draw from codes."""
+
+
+class Flat(Served):
+    """A model of images made of patches: AIR and its variants."""
+
+    def __init__(self, name: str, predictor: Predictor, description: str = ""):
+        super().__init__(name, description or _sizes(predictor))
+        self.predictor = predictor
+
+    def about(self) -> dict[str, Any]:
+        """Name, sizes, description."""
+        c = self.predictor.config
+        return {
+            "name": self.name,
+            "kind": "2d",
+            "height": c.height,
+            "width": c.width,
+            "channels": c.channels,
+            "max_objects": c.max_objects,
+            "codes": c.codes,
+            "description": self.description,
+        }
+
+    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
+        """The scene's JSON, and with `patches` what each object draws, and all together."""
+        infer = self.predictor.infer_seen if seen else self.predictor.infer_batch
+        return self._answer(infer([image])[0], patches)
+
+    def render(self, values: Any) -> dict[str, Any]:
+        """The picture of a scene, and each object's patch and box."""
+        request = mapping(values, "a scene")
+        c = self.predictor.config
+        height = whole(request.get("height", c.height), "height", 1, MOST_DRAWN)
+        width = whole(request.get("width", c.width), "width", 1, MOST_DRAWN)
+        if height * width > MOST_DRAWN:
+            raise AirsceneError(f"at most {MOST_DRAWN:,} pixels are drawn, not {height}x{width}")
+        parts = [self._part(item, max(height, width)) for item in objects(request)]
+        scene = self.predictor.compose(parts, height, width)
+        drawn = [
+            {"patch": data_url(thing.patch), "box": [round(v, 2) for v in thing.box]}
+            for thing in scene.objects
+        ]
+        return {"image": data_url(scene.render()), "objects": drawn}
+
+    def sample(self, n: int | None, seed: int, patches: bool) -> dict[str, Any]:
+        """A scene from the prior."""
+        return self._answer(self.predictor.sample(seed, n=n), patches)
+
+    def warm_up(self) -> None:
+        """One image, one scene and one code."""
+        c = self.predictor.config
+        self.infer(np.zeros((c.height, c.width, c.channels), np.float32), patches=True)
+        self.sample(1, 0, patches=True)
+        self.predictor.draw(np.zeros(c.codes, np.float32))
+
+    def _part(self, item: Any, size: int) -> tuple[list[float], list[float]]:
+        """The where and what of an object in a request."""
+        item = mapping(item, "an object")
+        where = numbers(item.get("where"), "where", 3, 100.0 * size)
+        what = numbers(item.get("what"), "what", self.predictor.config.codes, MOST_CODE)
+        return where, what
+
+    def _answer(self, scene: Scene, patches: bool) -> dict[str, Any]:
+        answer = scene.to_dict()
+        if patches:
+            for values, thing in zip(answer["objects"], scene.objects, strict=True):
+                values["patch"] = data_url(thing.patch)
+            answer["reconstruction"] = data_url(_reduced(scene).render())
+        return answer
+
+
+def _sizes(predictor: Predictor) -> str:
+    return f"Images of {predictor.config.height}x{predictor.config.width} pixels."
+
+
+def _reduced(scene: Scene) -> Scene:
+    """The scene of an image of at most `PREVIEW` pixels a side."""
+    scale = min(1.0, PREVIEW / max(scene.height, scene.width))
+    return scene if scale == 1 else scene.scaled(scale)

@@ -1,0 +1,25 @@
+"""Apache Arrow, for tables and Parquet files: an extra, imported when it is needed."""
+
+from typing import Any
+
+import numpy as np
+
+from airscene.errors import AirsceneError
+
+
+def arrow() -> Any:
+    """pyarrow, or one line that says how to get it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise AirsceneError("Parquet needs pyarrow: pip install 'airscene[export]'") from None
+    return pyarrow
+
+
+def lists(values: np.ndarray, hidden: Any = None) -> Any:
+    """The rows of a matrix as lists of numbers; null where `hidden` says so."""
+    pa = arrow()
+    ends = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+    flat = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
+    return pa.ListArray.from_arrays(pa.array(ends), flat, mask=hidden)

@@ -1,0 +1,24 @@
+"""Which code made a result: the version, and a digest of the modules that it depends on."""
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import airscene
+
+
+def made_by(*packages: str) -> dict[str, str]:
+    """What weights and results record, given the packages of airscene that they depend on."""
+    return {"airscene": airscene.__version__, "code": digest("training", *packages)}
+
+
+@cache
+def digest(*packages: str) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of all modules in some packages."""
+    root, total = Path(str(files("airscene"))), hashlib.sha256()
+    for package in sorted(packages):
+        for path in sorted((root / package).rglob("*.py")):
+            total.update(path.relative_to(root).as_posix().encode() + b"\0")
+            total.update(path.read_bytes() + b"\0")
+    return total.hexdigest()[:16]
