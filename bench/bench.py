@@ -13,20 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 from speeds import begin, end, say, steps_per_second
 
-from airscene.air import task as training
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.predictor import Predictor, infer_compiled
+from airscene.air.task import AIRTask, uncounted
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.pictures import make_pictures, problem_of, renderer_for
 from airscene.inverse.predictor import infer_compiled as invert_compiled
-from airscene.inverse.task import InverseTrainer, start
+from airscene.inverse.task import InverseTask
 from airscene.models import load
 from airscene.output.timing import seconds
 from airscene.registry import preset
 from airscene.renderers import Slots
+from airscene.training.devices import alone
+from airscene.training.loop import train, train_chunk
 
 
 def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:
@@ -49,9 +51,10 @@ def time_to_99(config: TrainConfig, images: np.ndarray) -> None:
     held_out = make_scenes(config.data, config.model, held_out=True, scenes=1000)
     jax.clear_caches()
     start = time.perf_counter()
-    for progress in training.train(replace(config, eval_every=125), images, held_out.images):
-        if progress.look is not None:
-            right = np.mean(np.asarray(progress.look.count[0]) == held_out.counts)
+    task = AIRTask(replace(config, eval_every=125), uncounted(images), held_out)
+    for progress in train(task):
+        if progress.seen is not None:
+            right = np.mean(np.asarray(progress.seen[0].count[0]) == held_out.counts)
             if right >= 0.99:
                 took = time.perf_counter() - start
                 return say(f"time to 99%, compilation included ({progress.step} steps)", took, "s")
@@ -110,17 +113,17 @@ def rendering_speed(fast: bool) -> None:
             say(f"{name}", str(error).split(":")[0])
             continue
         with renderer:
-            trainer = InverseTrainer(config, renderer)
-            slots = jax.tree.map(jnp.asarray, trainer.problem.sample(1024, 0))
+            problem = problem_of(config)
+            slots = jax.tree.map(jnp.asarray, problem.sample(1024, 0))
             slots = Slots(jnp.ones_like(slots.present), slots.kind, slots.pose)
             rate = 1024 / seconds(lambda r=renderer, s=slots: jax.jit(r)(s), repeats=3)
             say(f"{name}: images of 128x128 rays, averaged to 32x32", rate, "images/s")
-            pictures = make_pictures(trainer.problem, renderer, 500, 0)
-            state = [start(config, trainer.problem, pictures)]
-            shown = jax.tree.map(jnp.asarray, pictures)
+            pictures = make_pictures(problem, renderer, 500, 0)
+            task = InverseTask(config, renderer, problem, pictures, pictures)
+            data, state = task.data(alone()), [task.start()]
 
-            def steps(t=trainer, state=state, shown=shown):
-                state[0] = t.chunk(length, state[0], shown)
+            def steps(task=task, state=state, data=data):
+                state[0], _ = train_chunk(task.program, length, state[0], *data)
                 return state[0].step
 
             took = seconds(steps, repeats=3)

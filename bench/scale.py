@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 from speeds import begin, end, say, steps_per_second
 
-from airscene.air import task as training
 from airscene.air.config import TrainConfig
 from airscene.air.predictor import infer_compiled
+from airscene.air.task import AIRTask, Own
 from airscene.bulk.inference import Infer
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
@@ -29,6 +29,7 @@ from airscene.models import load
 from airscene.output.timing import seconds
 from airscene.registry import preset
 from airscene.training.devices import alone, sharded
+from airscene.training.loop import train_chunk
 
 
 def matrix_rate(side: int) -> float:
@@ -41,8 +42,9 @@ def matrix_rate(side: int) -> float:
 def operations(config: TrainConfig, images: np.ndarray) -> float:
     """What the compiler counts for one step."""
     shown = sharded(images, alone())
-    state = jax.eval_shape(lambda: training.start(config))
-    cost = training.train_chunk.lower(config, 1, state, shown).compile().cost_analysis()
+    task = AIRTask(config)
+    lowered = train_chunk.lower(task.program, 1, task.skeleton(), shown, Own())
+    cost = lowered.compile().cost_analysis()
     return float((cost or {}).get("flops", float("nan")))
 
 

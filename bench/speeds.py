@@ -7,12 +7,13 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from airscene.air import task as training
 from airscene.air.config import TrainConfig
+from airscene.air.task import AIRTask, uncounted
 from airscene.data import make_scenes
 from airscene.output.timing import seconds
 from airscene.registry import preset
-from airscene.training.devices import alone, sharded
+from airscene.training.devices import alone
+from airscene.training.loop import train_chunk
 
 RESULTS: dict[str, float | str] = {}
 
@@ -42,10 +43,11 @@ def end(arguments: argparse.Namespace) -> None:
 
 
 def steps_per_second(config: TrainConfig, images: np.ndarray, length: int) -> float:
-    box, shown = [training.start(config)], sharded(images, alone())
+    task = AIRTask(config, uncounted(images), uncounted(images[:1]))
+    data, box = task.data(alone()), [task.start()]
 
     def chunk():
-        box[0], elbo = training.train_chunk(config, length, box[0], shown)
+        box[0], elbo = train_chunk(task.program, length, box[0], *data)
         return elbo
 
     return length / seconds(chunk, repeats=3)

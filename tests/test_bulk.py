@@ -25,7 +25,6 @@ from rich.console import Console
 
 import airscene
 from airscene import AirsceneError
-from airscene.air import columns
 from airscene.bulk import engines, manifest, sources, storage
 from airscene.bulk.inference import Infer
 from airscene.cli import main
@@ -113,9 +112,8 @@ def test_the_table_is_what_infer_batch_gives(images, expected) -> None:
     good = [i for i in range(IMAGES) if i != BROKEN]
     scenes = model.infer_batch([images[i] for i in good])
     names = found["file"].to_pylist()
-    again = columns.from_rows(
-        [columns.row(names[i], s) for i, s in zip(good, scenes, strict=True)], False
-    )
+    rows = [{"file": names[i], **s.to_row()} for i, s in zip(good, scenes, strict=True)]
+    again = pa.Table.from_pylist(rows, model.schema())
     assert_close(found.take(good), again)
     assert found["count"].take(good).to_pylist() == [scene.count for scene in scenes]
     assert sum(found["count"].take(good).to_pylist()) > 20
@@ -469,11 +467,12 @@ def test_models_of_a_renderer_have_columns_of_their_own(tmp_path) -> None:
     np.save(tmp_path / "stack.npy", pictures)
     assert main(infer(tmp_path / "stack.npy", tmp_path / "out", model="objects")) == 0
     found = pq.read_table(tmp_path / "out")
-    assert found.schema == columns.schema(of_layouts=True)
+    assert found.schema == model.schema()
     rows = [
-        columns.row(f"{tmp_path}/stack.npy#{i}", a) for i, a in enumerate(model.infer(pictures))
+        {"file": f"{tmp_path}/stack.npy#{i}", **a.to_row()}
+        for i, a in enumerate(model.infer(pictures))
     ]
-    assert_close(found, columns.from_rows(rows, of_layouts=True))
+    assert_close(found, pa.Table.from_pylist(rows, model.schema()))
 
 
 # --- Ray -------------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def test_a_full_disk_is_one_line(trained: Path, tmp_path: Path, monkeypatch, cap
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("airscene.io.weights.Path.write_text", full)
+    monkeypatch.setattr("airscene.io.files.Path.write_text", full)
     assert main(["eval", "digits", "--scenes", "20", "--out", str(tmp_path)]) == 2
     assert "No space left on device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from airscene import Predictor, load
-from airscene.air import comparison
-from airscene.air.comparison import compare_scenes, disagreement, interval
+from airscene.air.comparison import compare_scenes
 from airscene.air.config import ModelConfig
 from airscene.air.model import AIR
 from airscene.cli import main
 from airscene.data import Scenes
 from airscene.inverse.model import InverseNetwork
+from airscene.output import comparison
+from airscene.output.comparison import disagreement, interval
 
 
 def predictor(config: ModelConfig, seed: int) -> Predictor:
@@ -137,7 +138,7 @@ def test_two_models_of_a_renderer(tmp_path: Path, capsys) -> None:
             "compare {tmp}/tiny.safetensors {tmp}/tiny.safetensors",
             "name a folder or a data set, --data",
         ),
-        ("compare digits objects", "one model inverts a 3D renderer"),
+        ("compare digits objects", "of the kind air, objects of inverse"),
         ("compare objects objects --counts 1", "one world only"),
         ("compare digits digits --scenes 0", "--scenes must be at least 1"),
         ("compare digits digits --data nothing", "no data set 'nothing'"),

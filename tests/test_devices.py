@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from airscene.air import task as training
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.labels import Labels, choose
-from airscene.air.task import Counting
+from airscene.air.task import AIRProgram, AIRTask, Own
 from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import Drawn
 from airscene.errors import AirsceneError
-from airscene.registry import make_task, preset
+from airscene.registry import kind_of, preset
 from airscene.runs import run as runs
+from airscene.runs.train import train_run
 from airscene.training import devices
+from airscene.training.loop import train_chunk
 from airscene.training.processes import Team, connect, disband, find_team
 
 HERE = Path(__file__).parent
@@ -85,13 +86,13 @@ def steps_on(mesh: Mesh, config: TrainConfig, known: Labels | None, state: Any) 
     held = {len(shard.data) for shard in images.images.addressable_shards}
     assert held == {-(-len(DATA) // mesh.size)}  # no scene lies on two devices
     state = devices.placed(state, mesh, "seeds")
-    return devices.gathered(training.train_chunk(config, 3, state, images, labels))
+    return devices.gathered(train_chunk(AIRProgram(config), 3, state, images, Own(labels)))
 
 
 def check_layouts() -> None:
     config = replace(CONFIG, seeds=8, estimator="nvil", labels=0.2)
     known = choose(config, make_scenes(config.data, config.model, held_out=False))
-    begun = devices.gathered(training.start(config))
+    begun = devices.gathered(AIRTask(config).start())
     alone = steps_on(devices.alone(), config, known, begun)
     for shape, mesh in (
         ((8, 1), devices.make_mesh(8, config.seeds, config.batch)),
@@ -110,7 +111,7 @@ def check_resumption(folder: str) -> None:
                 raise InterruptedError
 
         try:
-            runs.train_run(run, resume, 0.0, lambda row: None, on_step, mesh)
+            train_run(run, resume, 0.0, lambda row: None, on_step, mesh)
         except InterruptedError:
             assert int(run.state().step[0]) == until
         return run
@@ -124,8 +125,8 @@ def check_resumption(folder: str) -> None:
         close(resumed.state(), whole.state())
         close([r["elbo"] for r in resumed.metrics()], [r["elbo"] for r in whole.metrics()])
         assert "devices" not in resumed.text()
-    images, state = devices.sharded(DATA, eight), training.start(CONFIG, eight)
-    program = training.train_chunk.lower(CONFIG, 3, state, images).compile().as_text()
+    images, state = devices.sharded(DATA, eight), AIRTask(CONFIG).start(eight)
+    program = train_chunk.lower(AIRProgram(CONFIG), 3, state, images, Own()).compile().as_text()
     assert program is not None
     check_what_travels(program)
 
@@ -176,7 +177,7 @@ def test_how_many_devices_are_taken(asked, seeds, batch, processes, taken) -> No
 
 
 def test_what_inverts_a_renderer_has_one_device() -> None:
-    task = make_task(preset("objects"))
+    task = kind_of(preset("objects")).task(preset("objects"))
     assert task.mesh("auto").size == task.mesh(1).size == 1
     with pytest.raises(AirsceneError, match="on one device"):
         task.mesh(2)
@@ -317,7 +318,7 @@ def alike(a: list[dict], b: list[dict]) -> None:
 def draw_mine(coordinator: str, process: int) -> None:
     """Of one of two processes: say which scenes it draws, on their way to its devices."""
     connect(Team(coordinator, 2, process), 60)
-    task, asked = Counting(CONFIG), []
+    task, asked = AIRTask(CONFIG), []
     task.prepare()
     assert task.shown is not None and isinstance(task.shown.pixels, Drawn)
     pixels, whole = task.shown.pixels, task.shown.images

@@ -20,7 +20,7 @@ from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
-from airscene.export.formats import difference, export, program, sample_images
+from airscene.export.formats import difference, export
 
 MISSING = [name for name in ("jax2onnx", "onnx", "onnxruntime") if find_spec(name) is None]
 needs_onnx = pytest.mark.skipif(
@@ -68,7 +68,7 @@ def test_unrolled_inference_is_inference(core, tiny: ModelConfig) -> None:
 
 def test_the_arrays_are_those_of_the_scenes(digits: np.ndarray) -> None:
     model = load("digits")
-    found = jax.device_get(jax.jit(program(model))(digits))
+    found = jax.device_get(jax.jit(model.program())(digits))
     for i, scene in enumerate(model.infer(digits)):
         n = scene.count
         assert found["count"][i] == n
@@ -87,8 +87,8 @@ def test_the_arrays_are_those_of_the_scenes(digits: np.ndarray) -> None:
 
 def test_a_faint_object_has_the_box_of_its_window(tiny: ModelConfig) -> None:
     model = predictor(replace(tiny, decoder_bias=-9.0))
-    x = sample_images(model, 3)
-    found, scenes = jax.jit(program(model))(x), model.infer(x)
+    x = model.examples(3)
+    found, scenes = jax.jit(model.program())(x), model.infer(x)
     assert [scene.count for scene in scenes] != [0, 0, 0]
     for i, scene in enumerate(scenes):
         for k, thing in enumerate(scene.objects):
@@ -102,7 +102,7 @@ def test_digits_as_onnx(digits: np.ndarray, tmp_path: Path, capsys) -> None:
     out = capsys.readouterr().out
     assert f"{path}: 5.9 MB" in out
     assert "(batch, 50, 50, 1)" in out and "largest difference to JAX" in out
-    expected = jax.device_get(jax.jit(program(load("digits")))(digits))
+    expected = jax.device_get(jax.jit(load("digits").program())(digits))
     for size in (1, 3, 17):
         rows = {key: value[:size] for key, value in expected.items()}
         assert difference(answers(path, digits[:size]), rows) < 1e-4
@@ -126,8 +126,8 @@ def test_other_models_as_onnx(change: dict, tiny: ModelConfig, tmp_path: Path) -
     model = predictor(replace(tiny, **change))
     made = export(model, tmp_path / "model.onnx", "onnx", "model")
     assert made.difference < 1e-4
-    x = sample_images(model, 17)
-    expected = jax.device_get(jax.jit(program(model))(x))
+    x = model.examples(17)
+    expected = jax.device_get(jax.jit(model.program())(x))
     assert difference(answers(made.path, x), expected) < 1e-4
 
 
@@ -136,7 +136,7 @@ def test_a_3d_model_as_onnx(tmp_path: Path) -> None:
     model = load("objects")
     made = export(model, tmp_path / "objects.onnx", "onnx", "objects")
     assert set(made.outputs) == {"count", "presence", "kinds", "pose", "sd"}
-    x = sample_images(model, 3)
+    x = model.examples(3)
     found = answers(made.path, x)
     for i, layout in enumerate(model.infer(x)):
         assert found["count"][i] == layout.count
@@ -156,7 +156,7 @@ def test_stablehlo_needs_no_airscene(tiny: ModelConfig, tmp_path: Path, capsys) 
     command = ["export", str(tmp_path / "mine.safetensors"), "--format", "stablehlo"]
     assert main([*command, "--out", str(path)]) == 0
     assert "count_posterior" in capsys.readouterr().out
-    x = sample_images(model, 7)
+    x = model.examples(7)
     np.save(tmp_path / "x.npy", x)
     code = (
         "import sys, jax, jax.export, numpy as np\n"
@@ -168,7 +168,7 @@ def test_stablehlo_needs_no_airscene(tiny: ModelConfig, tmp_path: Path, capsys) 
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     with np.load(tmp_path / "found.npz") as found:
-        assert difference(dict(found), jax.jit(program(model))(x)) < 1e-5
+        assert difference(dict(found), jax.jit(model.program())(x)) < 1e-5
 
 
 def test_what_is_there_is_not_overwritten(tiny: ModelConfig, tmp_path: Path, monkeypatch, capsys):
@@ -218,9 +218,9 @@ def test_without_jax2onnx_it_says_what_to_install(tmp_path: Path, monkeypatch, c
 
 def test_a_wrong_file_is_not_written(tiny: ModelConfig, tmp_path: Path, monkeypatch) -> None:
     def other(content: bytes):
-        return jax.jit(program(predictor(tiny, seed=4)))
+        return jax.jit(predictor(tiny, seed=4).program())
 
-    monkeypatch.setattr("airscene.export.export.from_stablehlo", other)
+    monkeypatch.setattr("airscene.export.formats.from_stablehlo", other)
     with pytest.raises(AirsceneError, match="differs from JAX by"):
         export(predictor(tiny), tmp_path / "a.stablehlo", "stablehlo", "a")
     assert not list(tmp_path.iterdir())

@@ -23,8 +23,12 @@ from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import Scenes
 from airscene.errors import AirsceneError
+from airscene.output.figures import step_colour
+from airscene.output.film import HEIGHT, WIDTH
 from airscene.runs import run as runs
-from airscene.training import tasks
+from airscene.runs.train import train_run
+from airscene.training import loop
+from airscene.training.task import CHUNK
 
 CI = os.environ.get("CI") == "true"
 writes = pytest.mark.skipif(
@@ -42,7 +46,7 @@ def config(**settings) -> TrainConfig:
 def few_scenes() -> Iterator[None]:
     """Looks at held-out scenes are what takes the time here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "LOOK_SCENES", 20)
+        patch.setattr(training, "LOOK_SCENES", 20)
         patch.setattr(film, "MEASURED", 60)
         yield
 
@@ -56,7 +60,7 @@ def train(folder: Path, settings: TrainConfig, until: int | None = None) -> runs
 
     run = runs.Run(folder, "digits", settings)
     try:
-        runs.train_run(run, True, 0.0, lambda row: None, on_step)
+        train_run(run, True, 0.0, lambda row: None, on_step)
     except ConnectionAbortedError:
         assert until is not None
     return run
@@ -80,8 +84,8 @@ def contents(run: runs.Run) -> dict[str, bytes]:
 )
 def test_snapshots_see_the_beginning_in_detail(steps: int, eval_every: int, snapshots: int) -> None:
     settings = TrainConfig(steps=steps, eval_every=eval_every, snapshots=snapshots)
-    kept = training.snapshot_steps(settings)
-    calls = list(training.chunks(settings, 0, training.CHUNK, kept))
+    kept = loop.snapshot_steps(settings, snapshots)
+    calls = list(loop.chunks(settings, 0, CHUNK, kept))
     assert (kept[0], kept[-1]) == (0, steps)
     assert list(kept) == sorted(set(kept))
     assert set(kept) - {0} <= {step for _, step, _ in calls}
@@ -90,15 +94,15 @@ def test_snapshots_see_the_beginning_in_detail(steps: int, eval_every: int, snap
     if snapshots >= 40:
         assert len(kept) == snapshots
         assert np.median(kept) < steps / 2
-        plain = {length for length, _, _ in training.chunks(settings, 0, training.CHUNK)}
+        plain = {length for length, _, _ in loop.chunks(settings, 0, CHUNK)}
         assert len({length for length, _, _ in calls} - plain) <= 1
 
 
 def test_calls_without_snapshots_are_those_of_ever() -> None:
-    calls = list(training.chunks(TrainConfig(steps=700), 0, training.CHUNK))
+    calls = list(loop.chunks(TrainConfig(steps=700), 0, CHUNK))
     assert [length for length, _, _ in calls] == [125] * 5 + [75]
     assert [step for _, step, due in calls if due] == [250, 500, 700]
-    assert training.snapshot_steps(TrainConfig()) == ()
+    assert loop.snapshot_steps(TrainConfig(), 0) == ()
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +153,14 @@ def decoded(path: Path) -> tuple[np.ndarray, dict]:
 
 def has_colour(pictures: np.ndarray, step: int) -> bool:
     """Whether a step's colour occurs, but for what the compression changes."""
-    colour = [int(film.step_colour(step)[i : i + 2], 16) for i in (1, 3, 5)]
+    colour = [int(step_colour(step)[i : i + 2], 16) for i in (1, 3, 5)]
     return bool((np.abs(pictures.astype(int) - colour).max(axis=-1) < 40).sum() > 50)
 
 
 @writes
 def test_training_film(filmed: Path) -> None:
     frames, about = decoded(filmed / "training.mp4")
-    assert frames.shape == (3 * film.SHOWN + film.HELD, film.HEIGHT, film.WIDTH, 3)
+    assert frames.shape == (3 * film.SHOWN + film.HELD, HEIGHT, WIDTH, 3)
     assert (about["codec"], about["pix_fmt"][:7], about["fps"]) == ("h264", "yuv420p", 24)
     left, top, right, bottom = film.GRID
     assert has_colour(frames[0, top:bottom, left:right], 1), "windows at the start"
@@ -174,7 +178,7 @@ def test_live_film_of_a_bundled_model(tmp_path: Path, capsys) -> None:
     assert said.out == f"{tmp_path / 'live.mp4'}\n"
     assert said.err.strip() == ""
     frames, about = decoded(tmp_path / "live.mp4")
-    assert frames.shape == (60, film.HEIGHT, film.WIDTH, 3) and about["fps"] == 30
+    assert frames.shape == (60, HEIGHT, WIDTH, 3) and about["fps"] == 30
     seen, drawn = frames[:, 72:572, 120:620], frames[:, 72:572, 660:1160]
     assert all(has_colour(frame, 0) for frame in seen[::10]), "a window in every frame"
     assert drawn.max() > 200 and not has_colour(drawn, 0)

@@ -20,16 +20,16 @@ from airscene import AirsceneError, Parameter
 from airscene.experiments import optimise
 from airscene.inverse import evaluation, objective
 from airscene.inverse.config import InverseConfig, NetworkConfig
-from airscene.inverse.model import InverseNetwork, Omega, PatchCore
-from airscene.inverse.objective import Comparison, Likelihood
+from airscene.inverse.model import InverseNetwork, PatchCore, SlotOmega
+from airscene.inverse.objective import Alternatives, Likelihood
 from airscene.inverse.pictures import make_pictures
 from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import Problem, make_problem
-from airscene.inverse.task import InverseTrainer, start
-from airscene.io import weights as checkpoint
+from airscene.inverse.task import InverseTask
 from airscene.nn.normal import Normal
 from airscene.renderers import Renderer, Slots
 from airscene.renderers.differences import differentiable
+from airscene.training.loop import train
 
 SIDE = 8
 PROBLEM = Problem(
@@ -279,9 +279,11 @@ def test_several_slots_by_enumerating_all_scenes(monkeypatch, settings, bonus):
 def compared(logit, log_kind, cases, problem=THREE):
     """Slots with these beliefs, and what each could be."""
     shape = (*np.shape(logit), 2)
-    q = Omega(jnp.asarray(logit), jnp.asarray(log_kind), Normal(jnp.zeros(shape), jnp.ones(shape)))
+    q = SlotOmega(
+        jnp.asarray(logit), jnp.asarray(log_kind), Normal(jnp.zeros(shape), jnp.ones(shape))
+    )
     nothing = jnp.zeros(np.shape(logit))
-    return Comparison(q, jnp.asarray(cases), nothing, nothing[:, 0], 0.0, problem)
+    return Alternatives(q, jnp.asarray(cases), nothing, nothing[:, 0], 0.0, problem)
 
 
 def test_slots_learn_what_they_are_given_the_others():
@@ -515,7 +517,7 @@ def test_figures_of_a_known_guess():
         np.array([[0], [2], [0], [0]]),
         np.array([[[0.03, 0.04, np.pi / 2 + 0.1]], [[0.1, 0, 0]], [[0, 0, 0]], [[0, 0, 0]]]),
     )
-    found = evaluation.measures(problem, guess, truth)
+    found = evaluation.figures_of(problem, guess, truth)
     assert found["presence_accuracy"] == 0.75
     assert found["identity_accuracy"] == pytest.approx(1 / 2)  # of those that are found
     assert found["position_cm_median"] == pytest.approx(2.5)  # 5 cm and 0; the third is not seen
@@ -526,7 +528,7 @@ def test_things_are_matched_by_distance():
     one = np.ones((1, 2))
     truth = Slots(one, np.array([[0, 1]]), np.array([[[0, 0, 0], [0.2, 0, 0]]]))
     guess = Slots(one, np.array([[1, 0]]), np.array([[[0.21, 0, 0], [0.01, 0, 0]]]))
-    e = evaluation.errors(make_problem("objects"), guess, truth)
+    e = evaluation.errors_of(make_problem("objects"), guess, truth)
     np.testing.assert_allclose(e["position_cm"], [[1, 1]])
     assert e["right_kind"].all()
 
@@ -561,19 +563,19 @@ def test_training_learns_blobs_and_narrows_the_likelihood():
         steps=600, eval_every=600, batch=32, anneal=200, warmup=20, learning_rate=3e-3,
         bonus=3.0, sigma_start=0.5, blur_start=4.0, model=CONFIG,
     )  # fmt: skip
-    trainer = InverseTrainer(config, RENDERER, PROBLEM)
+    trainer = InverseTask(config, RENDERER, PROBLEM).program
     assert float(trainer.likelihood(0).sigma) == pytest.approx(0.5)
     assert float(trainer.likelihood(200).sigma) == pytest.approx(0.3)
     assert float(trainer.likelihood(200).bonus) == 0
     shown = make_pictures(PROBLEM, RENDERER, 500, ("train", 0))
     held_out = make_pictures(PROBLEM, RENDERER, 200, ("look", 0))
-    (*_, last) = trainer.train(shown, held_out)
-    assert last.look is not None
-    slots = jax.tree.map(lambda a: np.asarray(a[0]), last.look.slots)
-    there = held_out.truth.present > 0
-    assert np.mean(slots.present == held_out.truth.present) > 0.95
-    assert np.mean(slots.kind[there] == held_out.truth.kind[there]) > 0.95
-    assert np.median(np.abs(slots.pose - held_out.truth.pose)[there]) < 0.1
+    (*_, last) = train(InverseTask(config, RENDERER, PROBLEM, shown, held_out))
+    assert last.seen is not None
+    slots = jax.tree.map(lambda a: np.asarray(a[0]), last.seen.slots)
+    there = held_out.known.present > 0
+    assert np.mean(slots.present == held_out.known.present) > 0.95
+    assert np.mean(slots.kind[there] == held_out.known.kind[there]) > 0.95
+    assert np.median(np.abs(slots.pose - held_out.known.pose)[there]) < 0.1
 
 
 class Discs(Blobs):
@@ -613,10 +615,10 @@ def test_training_learns_to_find_several_things():
     )  # fmt: skip
     shown = make_pictures(problem, Discs(), config.scenes, ("train", 0))
     held_out = make_pictures(problem, Discs(), 500, ("look", 0))
-    (*_, last) = InverseTrainer(config, Discs(), problem).train(shown, held_out)
-    assert last.look is not None
-    found = jax.tree.map(lambda a: np.asarray(a[0]), last.look.slots)
-    figures = evaluation.measures(problem, found, held_out.truth)
+    (*_, last) = train(InverseTask(config, Discs(), problem, shown, held_out))
+    assert last.seen is not None
+    found = jax.tree.map(lambda a: np.asarray(a[0]), last.seen.slots)
+    figures = evaluation.figures_of(problem, found, held_out.known)
     assert figures["count_accuracy"] > 0.9
     assert figures["identity_accuracy"] > 0.95
     assert figures["position_cm_median"] < 6  # hundredths of half the image's side
@@ -627,7 +629,7 @@ def test_seeds_at_once_equal_seeds_alone():
     shown = make_pictures(PROBLEM, RENDERER, 20, ("train", 0))
 
     def trained(config):
-        (*_, last) = InverseTrainer(config, RENDERER, PROBLEM).train(shown, shown)
+        (*_, last) = train(InverseTask(config, RENDERER, PROBLEM, shown, shown))
         return last.state.model.core.image.hidden.weight  # type: ignore[union-attr]
 
     both = trained(config)
@@ -644,43 +646,6 @@ def test_a_model_of_a_renderer_is_saved_and_loaded(tmp_path):
     assert again.infer(picture).to_json() == model.infer(picture).to_json()
     with pytest.raises(AirsceneError, match="fixed"):
         airscene.load(tmp_path / "model.safetensors", max_objects=3)
-
-
-def test_files_from_before_networks_had_cores(tmp_path, monkeypatch):
-    config = InverseConfig(seeds=2, model=CONFIG)
-    shown = make_pictures(PROBLEM, RENDERER, 20, ("train", 0))
-    state, model = start(config, PROBLEM, shown), network()
-
-    def as_before(names):  # version 2; heads of models had outputs for the turns of all parameters
-        heads = {"core.head.weight", "core.head.bias"} & names.keys()
-        longer = {n: np.insert(names[n], [1 + 2 + 2] * 2, 7.0, axis=0) for n in heads}
-        return {name.replace("core.", ""): array for name, array in (names | longer).items()}
-
-    real = checkpoint._named
-    with monkeypatch.context() as old:
-        old.setattr(checkpoint, "_named", lambda tree: as_before(real(tree)))
-        old.setattr(checkpoint, "FORMAT_VERSION", 2)
-        checkpoint.save_state(tmp_path / "state.safetensors", state)
-        checkpoint.save_model(tmp_path / "model.safetensors", model, {})
-    again = checkpoint.load_state(tmp_path / "state.safetensors", state)
-    assert jax.tree.all(jax.tree.map(np.array_equal, again, state))
-    loaded, _ = checkpoint.load_model(tmp_path / "model.safetensors")
-    assert jax.tree.all(jax.tree.map(np.array_equal, loaded, model))
-
-
-def test_files_from_before_steps_had_no_numbers(tmp_path, monkeypatch):
-    """Of version 4: networks that see the image as a whole still fit, patches worked otherwise."""
-    path, usual = tmp_path / "model.safetensors", jnp.zeros((SIDE, SIDE, 3))
-    whole = InverseNetwork(THREE, replace(CONFIG, numbered=True), usual, jax.random.key(0))
-    small = replace(CONFIG, patch=2, patch_features=8, context=1)
-    patches = InverseNetwork(THREE, small, usual, jax.random.key(0))
-    with monkeypatch.context() as old:
-        old.setattr(checkpoint, "FORMAT_VERSION", 4)
-        checkpoint.save_model(path, whole, {})
-        assert checkpoint.load_model(path)[0].config.numbered
-        checkpoint.save_model(path, patches, {})
-    with pytest.raises(AirsceneError, match=r"from an older airscene.*train it again"):
-        checkpoint.load_model(path)
 
 
 def test_large_images_are_averaged_down():
@@ -733,5 +698,6 @@ def test_the_clock_example_learns_to_read_the_time():
 def test_states_have_the_shapes_that_resuming_expects():
     config = InverseConfig(seeds=2, model=CONFIG)
     shown = make_pictures(PROBLEM, RENDERER, 20, ("train", 0))
-    a, b = start(config, PROBLEM, shown), jax.eval_shape(lambda: start(config, PROBLEM))
+    task = InverseTask(config, RENDERER, PROBLEM, shown, shown)
+    a, b = task.start(), task.skeleton()
     assert jax.tree.map(jnp.shape, a) == jax.tree.map(jnp.shape, b)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from steps import train
 
-from airscene.air import task as training
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.labels import CENTRE_SD, Labels, _away, choose, label_loss
 from airscene.air.model import AIR
@@ -114,9 +114,9 @@ def test_labels_teach_the_count():
     shown = scenes(config)
     accuracy = {}
     for labels in (choose(config, shown), None):
-        for progress in training.train(config, shown.images, shown.images, labels=labels):
-            if progress.look is not None:
-                count = np.asarray(progress.look.count[0])
+        for progress in train(config, shown.images, shown.images, labels=labels):
+            if progress.seen is not None:
+                count = np.asarray(progress.seen[0].count[0])
                 accuracy[labels is None] = np.mean(count == shown.counts)
     assert accuracy[False] > accuracy[True] + 0.2
     assert accuracy[False] > 0.6

@@ -14,12 +14,12 @@ from airscene.experiments import objects
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.pictures import make_pictures
 from airscene.inverse.problem import make_problem
-from airscene.inverse.task import InverseTrainer
-from airscene.inverse.task import start as begin
+from airscene.inverse.task import InverseTask
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import OBJECTS
 from airscene.runs.run import Run
 from airscene.runs.train import train_run
+from airscene.training.loop import train
 
 SMALL = ["--steps=4", "--eval-every=2", "--batch=4", "--scenes=50", "--hidden=8", "--seeds=2"]
 
@@ -35,7 +35,7 @@ def run(*words):
 
 
 def test_train_report_and_resume(gl, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("airscene.inverse.report.EVAL_SCENES", 40)
+    monkeypatch.setattr("airscene.runs.results.EVAL_SCENES", 40)
     out = tmp_path / "run"
     assert run("train", "objects", "--out", out, *SMALL) == 0
     for name in ("model.safetensors", "report.html", "figures/reconstructions.png", "result.json"):
@@ -78,12 +78,12 @@ def test_training_through_warp_moves_the_network():
         steps=2, eval_every=2, batch=2, scenes=4, rays=1, renderer="warp", warmup=0,
         model=NetworkConfig(hidden=8),
     )  # fmt: skip
-    trainer = InverseTrainer(config)
-    shown = make_pictures(trainer.problem, trainer.renderer, 4, 0)
-    before = begin(config, trainer.problem, shown).model
-    (*_, last) = trainer.train(shown, shown)
+    task = InverseTask(config)
+    task.shown = task.held_out = make_pictures(task.problem, task.program.renderer, 4, 0)
+    before = task.start().model
+    (*_, last) = train(task)
     after = last.state.model
-    assert np.isfinite(last.look.elbo).all()  # type: ignore[union-attr]
+    assert np.isfinite(last.seen.elbo).all()  # type: ignore[union-attr]
     assert not np.array_equal(*(model.core.head.weight for model in (before, after)))  # type: ignore
 
 
@@ -100,14 +100,14 @@ def test_the_bundled_model_is_right(gl, tmp_path, capsys):
 def test_infer_gives_kind_position_and_angle_and_draws_the_scene_again(gl, tmp_path, capsys):
     problem = make_problem("objects")
     pictures = make_pictures(problem, gl, 12, 3)
-    there = np.flatnonzero(pictures.truth.present[:, 0])
-    i = int(next(k for k in there if pictures.truth.kind[k, 0] == 0))  # a cube
+    there = np.flatnonzero(pictures.known.present[:, 0])
+    i = int(next(k for k in there if pictures.known.kind[k, 0] == 0))  # a cube
     path = tmp_path / "picture.png"
     Image.fromarray(pictures.images[i]).save(path)
     assert run("infer", "objects", path, "--overlay", tmp_path / "drawn") == 0
     (line,) = capsys.readouterr().out.splitlines()
     (thing,) = json.loads(line)["objects"]
-    x, y, _ = pictures.truth.pose[i, 0]
+    x, y, _ = pictures.known.pose[i, 0]
     assert thing["kind"] == "cube" and 0 <= thing["angle_deg"] < 90
     assert np.hypot(thing["position_cm"][0] - 100 * x, thing["position_cm"][1] - 100 * y) < 3
     drawn = np.asarray(Image.open(tmp_path / "drawn" / "picture.png"))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from airscene.air import task
 from airscene.air.config import TrainConfig
 from airscene.cli import main
 from airscene.experiments import generalisation, variance
 from airscene.experiments.tables import csv_text
 from airscene.runs.train import train_once
-from airscene.training import tasks
 
 MODELS = {"air", "dair", "draw"}
 TINY = generalisation.Size("digits", large=60, most=3, scenes=50, test_scenes=20)
@@ -43,7 +43,7 @@ def jobs(monkeypatch) -> dict[str, TrainConfig]:
         generalisation, "jobs", lambda n: {k: replace(c, seeds=n) for k, c in made.items()}
     )
     monkeypatch.setattr(variance, "run", lambda: NOISE)
-    monkeypatch.setattr(tasks, "LOOK_SCENES", 20)
+    monkeypatch.setattr(task, "LOOK_SCENES", 20)
     return made
 
 

@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from steps import train
 
-from airscene import load
-from airscene.air import task as training
 from airscene.air.config import TRACEABLE, ModelConfig, TrainConfig
 from airscene.air.labels import Labels
+from airscene.air.predictor import Predictor
+from airscene.air.task import Members, merged
 from airscene.cli import main
 from airscene.config import configured
+from airscene.models import load_as
 from airscene.output import figures
 from airscene.runs import run as runs
 from airscene.runs import sweep
@@ -79,13 +81,13 @@ def test_a_cell_trains_alike_alone_and_in_a_group(tiny: ModelConfig, setup: str)
     other = [{}, {n: VALUES[n][1] for n in names}, *({n: VALUES[n][1]} for n in names)]
     first = {n: VALUES[n][0] for n in names}
     cells = [configured(usual, first | chosen, (), "") for chosen in other]
-    config, members = training.together(cells)
+    config, members = merged(cells)
     assert set(members.settings) == set(names) and config.seeds == len(cells)
 
-    def trained(config: TrainConfig, members: training.Members | None = None) -> Any:
+    def trained(config: TrainConfig, members: Members | None = None) -> Any:
         labels = known(config.seeds) if config.labels else None
-        (done,) = training.train(config, data, data, labels=labels, members=members)
-        return done.state, done.look
+        (done,) = train(config, data, data, labels=labels, members=members)
+        return done.state, done.seen
 
     group = trained(config, members)
     for a, b in zip(leaves(group), leaves(trained(cells[1])), strict=True):
@@ -99,7 +101,7 @@ def test_groups_are_what_one_program_can_train(tmp_path: Path) -> None:
     plan = sweep.plan(tmp_path, "digits", settings, seeds=2)
     assert [len(group) for group in plan.groups] == [6] * 4 and len(plan.cells) == 24
     assert plan.cells[0].path.name == "steps=10_object-cost=1_seed=0_saturate=true"
-    config, members = training.together([cell.config for cell in plan.groups[0]])
+    config, members = merged([cell.config for cell in plan.groups[0]])
     assert members.seed.tolist() == [0, 1, 5, 6] * 3 and config.seeds == 12
     assert members.settings["object_cost"].tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
 
@@ -129,7 +131,7 @@ def test_a_sweep_ends_with_run_folders_a_table_and_a_plot(swept: Path, capsys) -
     assert run.finished and run.config.model.object_cost == 40 and run.config.seeds == 2
     assert run.state().seed.tolist() == [0, 1] and run.state().step.tolist() == [4, 4]
     assert [row["step"] for row in run.metrics()] == [2, 4]
-    assert load(run.path).config == run.config.model
+    assert load_as(Predictor, run.path).config == run.config.model
     assert main(["eval", str(run.path), "--scenes", "20"]) == 0
     assert "seed" in capsys.readouterr().out
 

@@ -17,6 +17,7 @@ from airscene.config import EVAL_SEED
 from airscene.experiments import plots, tabletop
 from airscene.experiments.illustration import from_above
 from airscene.experiments.page import Page
+from airscene.inverse import task
 from airscene.inverse.config import WORLDS, InverseConfig, NetworkConfig
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.predictor import InversePredictor
@@ -26,7 +27,6 @@ from airscene.output.figures import png
 from airscene.renderers import Slots
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import TABLETOP
-from airscene.training import tasks
 
 TINY = tabletop.Size(test_scenes=20, shown=4, above=1)
 SMALL = NetworkConfig(level=True, hidden=8, patch=8, patch_features=4, context=1)
@@ -73,7 +73,7 @@ def test_from_run_to_page(gl, tmp_path: Path, monkeypatch, capsys) -> None:
     made = {name: small(every[name]) for name in ("air", "supervised", "camera")}
     monkeypatch.setattr(tabletop, "jobs", lambda seeds: made)
     monkeypatch.setattr(tabletop, "FULL", TINY)
-    monkeypatch.setattr(tasks, "LOOK_SCENES", 20)
+    monkeypatch.setattr(task, "LOOK_SCENES", 20)
     page = drawn(tabletop.run(tmp_path, 1, False, Console()))
     assert all((tmp_path / name / "model.safetensors").is_file() for name in made)
     assert lines(page, "Held-out") == [["AIR"], ["supervised"], ["AIR, moving camera"]]

@@ -6,13 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from steps import train
 
 import airscene
 from airscene import AirsceneError
 from airscene.air import task as training
 from airscene.air.config import ModelConfig, TrainConfig
+from airscene.air.kind import AIRKind
 from airscene.air.task import Look
-from airscene.registry import PRESETS
+from airscene.registry import preset
+from airscene.training.task import pick
 
 
 def images(config: ModelConfig, scenes: int = 40) -> np.ndarray:
@@ -20,34 +23,34 @@ def images(config: ModelConfig, scenes: int = 40) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, shape, np.uint8)
 
 
-FLAT = [name for name, preset in PRESETS.items() if isinstance(preset.config, TrainConfig)]
+FLAT = list(AIRKind.presets)
 
 
 @pytest.mark.parametrize("name", FLAT)  # test_objects.py trains the 3D one
 def test_every_preset_trains_for_two_steps(name: str) -> None:
-    config = replace(PRESETS[name].config, steps=2, batch=4)
+    config = replace(preset(name), steps=2, batch=4)
     data = images(config.model)
-    (progress,) = training.train(config, data, data[:10])
+    (progress,) = train(config, data, data[:10])
     assert progress.step == 2
-    assert progress.look is not None
-    assert np.isfinite(progress.look.elbo).all()
+    assert progress.seen is not None
+    assert np.isfinite(progress.seen[0].elbo).all()
 
 
 @pytest.mark.parametrize("estimator", ["marginal", "nvil", "concrete", "vimco"])
 def test_a_seed_trains_alike_alone_and_among_others(tiny: ModelConfig, estimator: str) -> None:
     config = TrainConfig(steps=3, batch=4, model=tiny, estimator=estimator, seed=4)  # type: ignore
     data = images(tiny)
-    (alone,) = training.train(config, data, data)
-    (several,) = training.train(replace(config, seeds=3, seed=3), data, data)
+    (alone,) = train(config, data, data)
+    (several,) = train(replace(config, seeds=3, seed=3), data, data)
     for a, b in zip(jax.tree.leaves(alone.state), jax.tree.leaves(several.state), strict=True):
         np.testing.assert_allclose(a[0], b[1], rtol=2e-3, atol=1e-5)
-    first, third = (jax.tree.leaves(training.pick(several.state.model, i))[0] for i in (0, 2))
+    first, third = (jax.tree.leaves(pick(several.state.model, i))[0] for i in (0, 2))
     assert not np.allclose(first, third)
 
 
 def test_the_same_seed_gives_the_same_numbers(tiny: ModelConfig) -> None:
     config, data = TrainConfig(steps=5, batch=4, model=tiny), images(tiny)
-    a, b = (list(training.train(config, data, data))[-1].state for _ in range(2))
+    a, b = (list(train(config, data, data))[-1].state for _ in range(2))
     assert all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
 
 
@@ -94,7 +97,7 @@ def test_fit_trains_on_an_array() -> None:
         (np.zeros((20, 9, 9)), {"colour": 1}, "no setting 'colour'"),
         (np.zeros((20, 9, 9)), {"object_size": 0}, "object_size must be"),
         (np.zeros((20, 9, 9)), {"channels": 3}, "follows from the images"),
-        (np.zeros((20, 9, 9)), {"estimator": "magic"}, "wrong kind"),
+        (np.zeros((20, 9, 9)), {"estimator": "magic"}, "no estimator 'magic'"),
         ([[1, 2], [3]], {}, "differ in length"),
         (np.zeros((20, 9, 9)), {"max_objects": 0}, "max-objects must be at least 1"),
     ],

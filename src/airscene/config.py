@@ -233,7 +233,7 @@ def unchecked(config: T, settings: dict[str, Any]) -> T:
 
 
 @cache
-def _by_identity(kind: type) -> Any:
+def _by_identity(kind: type) -> type:
     """The same class, but its objects are equal to themselves alone."""
     return type(kind.__name__, (kind,), {"__eq__": object.__eq__, "__hash__": object.__hash__})
 

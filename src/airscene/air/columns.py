@@ -1,18 +1,16 @@
 """What is found in images as columns of a table: the schema of scenes in Parquet files."""
 
-from typing import Any
-
 import numpy as np
 
 from airscene.air.answers import Answers
-from airscene.io.arrow import arrow, lists
+from airscene.io.arrow import Array, Schema, Table, arrow, lists
 from airscene.io.frames import Places, windows
 
 OBJECT = ("box", "window", "where", "what")
 """Lists of numbers that an object has."""
 
 
-def schema() -> Any:
+def schema() -> Schema:
     """The columns of scenes."""
     pa = arrow()
     numbers, text = pa.list_(pa.float32()), pa.string()
@@ -32,7 +30,7 @@ def schema() -> Any:
     )
 
 
-def table(file: Any, error: Any, places: Places, a: Answers) -> Any:
+def table(file: Array, error: Array, places: Places, a: Answers) -> Table:
     """A table of many scenes at once; nothing but the error where there is one.
 
     file, error: Arrow arrays of strings.

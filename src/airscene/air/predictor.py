@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from airscene.air.model import AIR, Inference, tight_box
 from airscene.air.scene import Object, Scene, drawn_box
 from airscene.air.tiling import infer_tiled
 from airscene.errors import AirsceneError
+from airscene.io.arrow import Array, Schema, Table
 from airscene.io.frames import Frame, Places, as_array, as_float_image, as_seen
 from airscene.kinds.predictor import BasePredictor, Program
 
@@ -33,7 +34,7 @@ _sample = jax.jit(AIR.sample, static_argnames="n")
 _decode = jax.jit(lambda air, z_what: air.glimpse.decode(z_what))
 
 
-class Predictor(BasePredictor):
+class Predictor(BasePredictor[Scene]):
     """A trained model, ready to take images apart."""
 
     kind: ClassVar[str] = "air"
@@ -87,24 +88,6 @@ class Predictor(BasePredictor):
 
     # --- Inference --------------------------------------------------------------------------
 
-    @overload
-    def infer(self, images: Sequence[Any]) -> list[Scene]: ...
-    @overload
-    def infer(self, images: Any) -> Any: ...
-    def infer(self, images: Any) -> Any:
-        """The scene in an image; for a batch (an array or a list of images), a list of scenes.
-
-        An image is (height, width) or (height, width, 3), uint8 or float in [0, 1], of any size:
-        it is resized to the model's, keeping its aspect. A batch is a list of such images, or an
-        array (batch, height, width) or (batch, height, width, channels). An array of three axes,
-        the last of length 4 or less, is one image.
-        """
-        return super().infer(images)
-
-    def infer_batch(self, images: Sequence[np.ndarray]) -> list[Scene]:
-        """The scenes in several images, which may differ in size."""
-        return super().infer_batch(images)
-
     def infer_seen(self, images: Sequence[np.ndarray] | np.ndarray) -> list[Scene]:
         """The scenes in images that are light on black already, as the model takes them."""
         return self.infer_frames([Frame.of(image, self.config) for image in images])
@@ -117,7 +100,7 @@ class Predictor(BasePredictor):
         """An image as the model sees it: light on black, and of its size."""
         return Frame.of(as_seen(image, self.config), self.config)
 
-    def compiled(self, x: Any) -> Any:
+    def compiled(self, x: Any) -> Inference:
         """An `Inference` for a batch of images of the model's size."""
         return infer_compiled(self.air, x)
 
@@ -239,11 +222,11 @@ class Predictor(BasePredictor):
 
     # --- Tables and export ------------------------------------------------------------------
 
-    def schema(self) -> Any:
+    def schema(self) -> Schema:
         """The columns of a table of scenes."""
         return columns.schema()
 
-    def table(self, file: Any, error: Any, x: np.ndarray, places: Places, found: Any) -> Any:
+    def table(self, file: Array, error: Array, x: np.ndarray, places: Places, found: Any) -> Table:
         """A table of many images at once, without a `Scene` for each."""
         return columns.table(file, error, places, answers(places, found))
 

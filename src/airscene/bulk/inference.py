@@ -12,7 +12,7 @@ import numpy as np
 from airscene.bulk import sources, storage
 from airscene.bulk.jobs import Job
 from airscene.errors import AirsceneError
-from airscene.io.arrow import arrow
+from airscene.io.arrow import Table, arrow
 from airscene.io.frames import Frame, Places
 from airscene.kinds.predictor import BATCHES
 from airscene.models import load, resolve
@@ -76,7 +76,7 @@ class Infer(Job):
         """The model: so that it is there wherever the work is done."""
         return {WEIGHTS: self.weights.read_bytes()}
 
-    def read(self, index: int, part: Any) -> Any:
+    def read(self, index: int, part: Any) -> Table:
         """Images at the model's size, and the way back; black for those with an error."""
         pa = arrow()
         names, errors, frames = [], [], []
@@ -119,7 +119,7 @@ class Infer(Job):
             self.predictor = load(path, self.settings["max_objects"], self.settings["canvas"])
         self.predictor.infer_arrays(np.zeros((BATCH, *self.shape), np.float32))
 
-    def work(self, index: int, table: Any) -> Any:
+    def work(self, index: int, table: Table) -> Table:
         """What is in the images of a part."""
         table, rows = table.combine_chunks(), len(table)
         x = np.zeros((-(-rows // BATCH) * BATCH, *self.shape), np.float32)  # whole batches

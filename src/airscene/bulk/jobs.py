@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from airscene.io.arrow import Table
+
 
 class Job(ABC):
     """Base class. Tables are Arrow's; a part is described in plain values, as JSON has them."""
@@ -26,7 +28,7 @@ class Job(ABC):
         return {}
 
     @abstractmethod
-    def read(self, index: int, part: Any) -> Any:
+    def read(self, index: int, part: Any) -> Table:
         """What is needed for a part, as a table. Takes no device, and can run anywhere."""
 
     @abstractmethod
@@ -34,7 +36,7 @@ class Job(ABC):
         """Get ready to work. alone: all of the machine is for this process."""
 
     @abstractmethod
-    def work(self, index: int, table: Any) -> Any:
+    def work(self, index: int, table: Table) -> Table:
         """The results of a part, as a table: a function of the part and the settings alone."""
 
     def end(self) -> None:  # noqa: B027  most have nothing to give back

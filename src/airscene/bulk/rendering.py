@@ -12,7 +12,7 @@ from airscene.bulk.jobs import Job
 from airscene.config import require
 from airscene.inverse.pictures import SIZES, render_all
 from airscene.inverse.problem import make_problem
-from airscene.io.arrow import arrow
+from airscene.io.arrow import Table, arrow
 from airscene.renderers import Slots, random_appearance
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE
@@ -49,7 +49,7 @@ class Render(Job):
         for first in range(0, total, size):
             yield min(size, total - first), [first, min(size, total - first)]
 
-    def read(self, index: int, part: Any) -> Any:
+    def read(self, index: int, part: Any) -> Table:
         """The truth: names, and what is where."""
         pa, (first, scenes) = arrow(), part
         world, seed = self.settings["world"], self.settings["seed"]
@@ -77,7 +77,7 @@ class Render(Job):
             world = replace(world, sizes=SIZES)
         self.renderer = OpenGL(world, self.settings["size"], workers=None if alone else 1)
 
-    def work(self, index: int, table: Any) -> Any:
+    def work(self, index: int, table: Table) -> Table:
         """The truth with its pictures, as PNG."""
         look = None
         if self.settings["randomise"]:

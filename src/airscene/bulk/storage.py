@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -151,7 +152,7 @@ def _at(uri: str) -> tuple[Any, str]:
     return system, f"{root}{unquote(words.path)}".rstrip("/") or "/"
 
 
-def _fs() -> Any:
+def _fs() -> ModuleType:
     arrow()
     import pyarrow.fs
 

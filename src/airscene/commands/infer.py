@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -175,7 +176,7 @@ class Work:
         _say(why)
         self.bad += 1
 
-    def bar(self) -> Any:
+    def bar(self) -> AbstractContextManager[Any]:
         """Progress for a terminal that shows nothing else; silence in a pipe."""
         import contextlib
 

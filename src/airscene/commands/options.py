@@ -4,15 +4,19 @@ import contextlib
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from airscene.errors import AirsceneError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+T = TypeVar("T")
 
-def parse(cls: Any, prog: str, argv: list[str], default: Any = None, description: str = "") -> Any:
+
+def parse(
+    cls: type[T], prog: str, argv: list[str], default: T | None = None, description: str = ""
+) -> T:
     """The options of a command; `--help` and mistakes in them end the program here."""
     import tyro
 

@@ -44,8 +44,8 @@ def reproduce(argv: list[str]) -> int:
     name = argv[0]
     if name not in names:
         raise AirsceneError(f"no result {name!r}; there are {', '.join(names)}")
-    about = {"description": f"{names[name]}."}
-    options = parse(Reproduce, f"airscene reproduce {name}", argv[1:], **about)
+    said = f"{names[name]}."
+    options = parse(Reproduce, f"airscene reproduce {name}", argv[1:], description=said)
     if options.seeds is not None and options.seeds < 1:
         raise AirsceneError(f"--seeds must be at least 1, not {options.seeds}")
     if options.seeds is not None and options.quick:

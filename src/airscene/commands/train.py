@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from airscene.air.config import TrainConfig
 from airscene.commands.options import parse, screen, use_compilation_cache
 from airscene.commands.results import print_result
-from airscene.config import DataConfig, differences, flat
+from airscene.config import DataConfig, RunConfig, differences, flat
 from airscene.errors import AirsceneError
 from airscene.registry import kind_of, preset, presets
 
@@ -88,7 +88,7 @@ def train(argv: list[str]) -> int:
             return 130
 
 
-def _parse(name: str, words: list[str], default: Any) -> Any:
+def _parse(name: str, words: list[str], default: RunConfig) -> "Train[Any]":
     description = f"Train `{name}`: {presets()[name].description}."
     kind = Train[type(default)]
     return parse(kind, f"airscene train {name}", words, Train(default), description)
@@ -118,7 +118,7 @@ def _run(name: str, words: list[str], options: Train) -> "Run":
     return run
 
 
-def _looked_at(path: str, words: list[str]) -> Any:
+def _looked_at(path: str, words: list[str]) -> TrainConfig:
     """The settings that a look at the pictures in a folder proposes, said on the screen."""
     from airscene.air.survey import look_at
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from PIL import Image
@@ -89,5 +89,5 @@ def preview(image: np.ndarray) -> str:
     return data_url(np.asarray(picture) / 255)
 
 
-def _no_number(name: str) -> Any:
+def _no_number(name: str) -> NoReturn:
     raise AirsceneError(f"{name} is no number to work with")

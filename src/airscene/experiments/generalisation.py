@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from airscene.air.config import ModelConfig, TrainConfig
@@ -331,7 +331,7 @@ def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     }
 
 
-def _reconstructions(models: dict[str, Trained], size: Size) -> Any:
+def _reconstructions(models: dict[str, Trained], size: Size) -> Figure:
     config = models["extrapolation/dair"].config
     images = list(as_float(_scenes(config, size, (3,)).images[:10])[..., 0])
     rows = {}
@@ -343,7 +343,7 @@ def _reconstructions(models: dict[str, Trained], size: Size) -> Any:
     return figures.side_by_side(images, rows, without_windows=(LABELS["draw"],))
 
 
-def _crowd(one: Trained, size: Size) -> Any:
+def _crowd(one: Trained, size: Size) -> Figure:
     model = Predictor(one.served.air.changed(max_objects=size.most + 1))
     images = list(as_float(_scenes(one.config, size, (size.most,)).images[:6])[..., 0])
     return figures.side_by_side(images, {"DAIR": model.infer_batch(images)})

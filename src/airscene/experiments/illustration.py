@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 from airscene.output import figures
 from airscene.renderers import Slots
@@ -24,7 +25,7 @@ CORNERS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 AHEAD = ((0, 0),)
 
 
-def illustrate(world: World, truth: Slots, guess: Slots, seen: np.ndarray) -> Any:
+def illustrate(world: World, truth: Slots, guess: Slots, seen: np.ndarray) -> Figure:
     """A picture of one scene from outside, beside what its camera sees."""
     view = _looking((1.45, -1.45, 1.6), at=(-0.05, -0.38, 0.2), fovy=44.0)
     cameras = [_camera(world.camera, truth.camera, CORNERS)]

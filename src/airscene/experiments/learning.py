@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from airscene.air.config import ModelConfig, TrainConfig
@@ -189,7 +190,7 @@ class Shown:
             stem if self.name == "ours" else f"{stem}-{self.name}": f for stem, f in made.items()
         }
 
-    def _stages(self) -> Any:
+    def _stages(self) -> Figure:
         """Reconstructions by the best seed, as it was at several steps."""
         images = as_float(self.scenes.images[:SHOWN])
         kept = list(self.run.snapshots())
@@ -202,7 +203,7 @@ class Shown:
             lines["bundled"] = self.predictors[0].infer_seen(images)
         return figures.side_by_side(list(images), lines)
 
-    def _policies(self) -> Any:
+    def _policies(self) -> Figure:
         c = self.run.config.model
         seeds = [looked_at(found, c) for found in self.found[:POLICIES]]
         return plots.policies(seeds, c.height, c.width)

@@ -237,7 +237,7 @@ def scene_codes(
 
 
 @jax.jit
-def cae_codes(network: AutoEncoder, images: Any) -> Any:
+def cae_codes(network: AutoEncoder, images: Any) -> Array:
     """The auto-encoder's code, as one vector."""
     return jax.lax.map(lambda x: network.encode(intensities(x)).ravel(), images, batch_size=500)
 
@@ -307,7 +307,7 @@ def _model(out: Path, method: str, seed: int, quick: bool) -> Predictor:
 
 
 @cache
-def _models(path: Path) -> Any:
+def _models(path: Path) -> AIR:
     return Run.open(path).state().model
 
 
@@ -445,7 +445,7 @@ def reconstruction_errors(
 
 
 @jax.jit
-def _cae_errors(network: AutoEncoder, images: Any) -> Any:
+def _cae_errors(network: AutoEncoder, images: Any) -> Array:
     return jax.lax.map(lambda x: reconstruction(network, x), images, batch_size=250)
 
 

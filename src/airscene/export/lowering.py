@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax import lax
+from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 Values = Sequence[Any]
@@ -27,7 +27,7 @@ def _run(program: ClosedJaxpr, values: Values) -> list[Any]:
 def _evaluate(program: Jaxpr, constants: Values, values: Values) -> list[Any]:
     known = dict(zip((*program.constvars, *program.invars), (*constants, *values), strict=True))
 
-    def value(variable: Any) -> Any:
+    def value(variable: Any) -> Array:
         return variable.val if isinstance(variable, Literal) else known[variable]
 
     for equation in program.eqns:
@@ -60,7 +60,7 @@ def _scan(*values: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, **h
     return [*carry, *stacked]
 
 
-def _pad(x: Any, value: Any, *, padding_config: Any) -> Any:
+def _pad(x: Any, value: Any, *, padding_config: Any) -> Array:
     """Blocks of the value before and after: jax2onnx's Pad wants to know the batch."""
     for axis, (before, after, _) in enumerate(padding_config):
         shape = [(*x.shape[:axis], int(n), *x.shape[axis + 1 :]) for n in (before, after)]
@@ -70,7 +70,7 @@ def _pad(x: Any, value: Any, *, padding_config: Any) -> Any:
     return x
 
 
-def _select(which: Any, *cases: Any) -> Any:
+def _select(which: Any, *cases: Any) -> Array:
     """Of truth values by logic: onnxruntime's Where has none."""
     if cases[0].dtype != bool:
         return lax.select_n(which, *cases)
@@ -78,11 +78,11 @@ def _select(which: Any, *cases: Any) -> Any:
     return (which & yes) | (~which & no)
 
 
-def _stack(*values: Any, axis: int) -> Any:
+def _stack(*values: Any, axis: int) -> Array:
     return lax.concatenate([lax.expand_dims(value, (axis,)) for value in values], axis)
 
 
-def _cumprod(x: Any, *, axis: int, reverse: bool) -> Any:
+def _cumprod(x: Any, *, axis: int, reverse: bool) -> Array:
     """Factor by factor: ONNX has it from opset 26 only."""
     factors = [lax.slice_in_dim(x, i, i + 1, axis=axis) for i in range(x.shape[axis])]
     if not factors:
@@ -93,7 +93,7 @@ def _cumprod(x: Any, *, axis: int, reverse: bool) -> Any:
     return lax.concatenate(products[::-1] if reverse else products, axis)
 
 
-def _gather(table: Any, index: Any, **how: Any) -> Any:
+def _gather(table: Any, index: Any, **how: Any) -> Array:
     """A row of a small table for each image, by a sum: jax2onnx's goes wrong for some batches."""
     numbers = how["dimension_numbers"]
     rows = numbers.start_index_map[0] == 0 and how["slice_sizes"] == (1, *table.shape[1:])

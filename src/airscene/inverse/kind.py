@@ -31,7 +31,7 @@ class InverseKind(Kind):
     presets: ClassVar[Mapping[str, Preset]] = PRESETS
     packages: ClassVar[tuple[str, ...]] = ("inverse", "nn", "renderers")
 
-    def settled(self, config: InverseConfig) -> InverseConfig:
+    def settled(self, config: Any) -> Any:
         """The renderer by its name, and the meshes' folder wherever the run is resumed."""
         if find_spec("mujoco") is None:
             raise AirsceneError("3D scenes need MuJoCo: pip install 'airscene[3d]'")

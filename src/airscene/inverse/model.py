@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.problem import Problem
@@ -311,6 +311,6 @@ def levelled(x: Any, usual: Any) -> tuple[Any, Any]:
     return x - contrast * usual, contrast
 
 
-def stacked(slots: list[Any]) -> Any:
+def stacked(slots: list[Any]) -> PyTree:
     """What was found slot by slot, with a leading axis for the slots."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *slots)

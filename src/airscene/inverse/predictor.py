@@ -16,10 +16,10 @@ from jaxtyping import Float, UInt8
 from airscene.errors import AirsceneError
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.export import layouts
-from airscene.inverse.model import InverseNetwork, levelled
+from airscene.inverse.model import InverseNetwork, SlotOmega, levelled
 from airscene.inverse.problem import Problem
 from airscene.inverse.scene import Layout, Thing
-from airscene.io.arrow import arrow
+from airscene.io.arrow import Schema, arrow
 from airscene.io.frames import Frame, Places, as_float_image
 from airscene.kinds.predictor import BasePredictor, Program
 from airscene.renderers import Renderer, Slots, box_average
@@ -33,12 +33,12 @@ beyond which an image is of another kind. Those of the table come to 0.07 at mos
 
 
 @jax.jit
-def infer_compiled(network: InverseNetwork, x: Any) -> Any:
+def infer_compiled(network: InverseNetwork, x: Any) -> tuple[Slots, SlotOmega]:
     """The best guess and all distributions for a batch."""
     return jax.vmap(network.best)(x)
 
 
-class InversePredictor(BasePredictor):
+class InversePredictor(BasePredictor[Layout]):
     """A trained network, ready to say what a renderer would draw to get an image."""
 
     kind: ClassVar[str] = "inverse"
@@ -92,15 +92,11 @@ class InversePredictor(BasePredictor):
 
     # --- Inference --------------------------------------------------------------------------
 
-    def infer_batch(self, images: Sequence[np.ndarray]) -> list[Layout]:
-        """The layouts of several images, which may differ in size."""
-        return super().infer_batch(images)
-
     def infer_small(self, x: Float[np.ndarray, "batch side side channels"]) -> list[Layout]:
         """The layouts of images that are of the network's size already: see `small`."""
         return self._layouts(x, self.infer_arrays(x))
 
-    def infer_tiled(self, image: Any, tile: int | None = None) -> Any:
+    def infer_tiled(self, image: Any, tile: int | None = None) -> Layout:
         """Pictures of a renderer's scene are taken whole."""
         raise AirsceneError("a model that inverts a renderer has no --tile")
 
@@ -109,7 +105,7 @@ class InversePredictor(BasePredictor):
         height, width = np.shape(image)[:2]
         return Frame(small(image, self.network.config), height, width, (1.0, 1.0), (0.0, 0.0))
 
-    def compiled(self, x: Any) -> Any:
+    def compiled(self, x: Any) -> tuple[Slots, SlotOmega]:
         """Slots and all distributions, for a batch of images of the network's size."""
         return infer_compiled(self.network, x)
 
@@ -236,7 +232,7 @@ class InversePredictor(BasePredictor):
 
     # --- Tables and export ------------------------------------------------------------------
 
-    def schema(self) -> Any:
+    def schema(self) -> Schema:
         """The columns of a table of layouts."""
         pa = arrow()
         numbers, text = pa.list_(pa.float32()), pa.string()

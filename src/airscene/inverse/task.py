@@ -22,7 +22,7 @@ from airscene.inverse import objective as objectives
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.evaluation import count_key, figures_of
 from airscene.inverse.model import InverseNetwork
-from airscene.inverse.objective import Likelihood, Objective
+from airscene.inverse.objective import Likelihood, Objective, Render
 from airscene.inverse.pictures import (
     Pictures,
     make_pictures,
@@ -86,7 +86,7 @@ class InverseProgram(Program):
         return made
 
     @cached_property
-    def _render(self) -> Any:
+    def _render(self) -> Render:
         """The same, with a gradient by finite differences."""
         camera, problem = self.problem.camera, self.problem
         turn = camera.step if camera else 0.0

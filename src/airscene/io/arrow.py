@@ -1,13 +1,19 @@
 """Apache Arrow, for tables and Parquet files: an extra, imported when it is needed."""
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from airscene.errors import AirsceneError
 
+if TYPE_CHECKING:
+    from pyarrow import Array, Schema, Table
+else:
+    Array = Schema = Table = Any
 
-def arrow() -> Any:
+
+def arrow() -> ModuleType:
     """pyarrow, or one line that says how to get it."""
     try:
         import pyarrow
@@ -17,7 +23,7 @@ def arrow() -> Any:
     return pyarrow
 
 
-def lists(values: np.ndarray, hidden: Any = None) -> Any:
+def lists(values: np.ndarray, hidden: Array | None = None) -> Array:
     """The rows of a matrix as lists of numbers; null where `hidden` says so."""
     pa = arrow()
     ends = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]

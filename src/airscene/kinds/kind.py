@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airscene.config import Preset, RunConfig
 from airscene.errors import AirsceneError
@@ -17,11 +17,14 @@ from airscene.kinds.evaluation import Evaluation, Evaluator, Question
 from airscene.output.measures import Measures
 
 if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
     from airscene.kinds.predictor import BasePredictor
     from airscene.kinds.served import Served
     from airscene.output.comparison import Comparison
     from airscene.training.task import Task
 
+C = TypeVar("C", bound=RunConfig)
 Figures = dict[str, tuple[str, Any]]
 """Captions and figures by their file names."""
 Tick = Callable[[int, int], None]
@@ -60,7 +63,7 @@ class Kind(ABC):
 
     # --- Training ---------------------------------------------------------------------------
 
-    def settled(self, config: Any) -> Any:
+    def settled(self, config: C) -> C:
         """A configuration in which nothing depends on the machine: a run goes on as it began."""
         return config
 
@@ -81,7 +84,7 @@ class Kind(ABC):
     # --- Models -----------------------------------------------------------------------------
 
     @abstractmethod
-    def skeleton(self, header: dict[str, Any]) -> Any:
+    def skeleton(self, header: dict[str, Any]) -> "PyTree":
         """The model that the header of a weights file describes, with any parameters."""
 
     @abstractmethod

@@ -3,25 +3,27 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, PyTree, UInt8
 
 from airscene.errors import AirsceneError
 from airscene.io import weights
-from airscene.io.arrow import arrow
+from airscene.io.arrow import Array, Schema, Table, arrow
 from airscene.io.frames import Frame, Places, Size, as_float_image, as_list
+from airscene.kinds.scene import BaseScene
 
 BATCHES = (1, 16, 256)
 """Compiled batch sizes; what does not fill one is padded with black."""
 
+S = TypeVar("S", bound=BaseScene)
 Answers = dict[str, Any]
 Program = Callable[[Any], Answers]
 
 
-class BasePredictor(ABC):
+class BasePredictor(ABC, Generic[S]):
     """Base class. A kind says how an image is seen, what is computed, and how that is told."""
 
     kind: ClassVar[str]
@@ -44,14 +46,14 @@ class BasePredictor(ABC):
 
     def changed(
         self, name: str, max_objects: int | None = None, canvas: int | None = None
-    ) -> "BasePredictor":
+    ) -> "BasePredictor[S]":
         """The same model for other images: see `airscene.load`. `name` is for messages."""
         if max_objects is not None or canvas is not None:
             raise AirsceneError(f"{name} cannot change its most objects or its canvas")
         return self
 
     @abstractmethod
-    def like(self, model: Any) -> "BasePredictor":
+    def like(self, model: Any) -> "BasePredictor[S]":
         """Another model of the same run, with this one's settings."""
 
     # --- Inference --------------------------------------------------------------------------
@@ -62,28 +64,38 @@ class BasePredictor(ABC):
         """The size of the images that the model takes."""
 
     @abstractmethod
-    def compiled(self, x: Any) -> Any:
+    def compiled(self, x: Any) -> PyTree:
         """The compiled program: a batch of images of the model's size in, arrays out."""
 
     @abstractmethod
-    def told(self, x: np.ndarray, places: Places, found: Any) -> list[Any]:
-        """What was found in images `x`, as a `BaseScene` each."""
+    def told(self, x: np.ndarray, places: Places, found: PyTree) -> list[S]:
+        """What was found in images `x`, as a scene each."""
 
     def frame(self, image: np.ndarray) -> Frame:
         """An image as the model sees it."""
         return Frame.of(image, self.size)
 
-    def infer(self, images: Any) -> Any:
-        """The scene in an image; for a batch (an array or a list of images), a list of scenes."""
+    @overload
+    def infer(self, images: Sequence[Any]) -> list[S]: ...
+    @overload
+    def infer(self, images: Any) -> Any: ...
+    def infer(self, images: Any) -> S | list[S]:
+        """The scene in an image; for a batch (an array or a list of images), a list of scenes.
+
+        An image is (height, width) or (height, width, 3), uint8 or float in [0, 1], of any size:
+        it is resized to the model's, keeping its aspect. A batch is a list of such images, or an
+        array (batch, height, width) or (batch, height, width, channels). An array of three axes,
+        the last of length 4 or less, is one image.
+        """
         batch, single = as_list(images)
         scenes = self.infer_batch(batch)
         return scenes[0] if single else scenes
 
-    def infer_batch(self, images: Sequence[np.ndarray]) -> list[Any]:
+    def infer_batch(self, images: Sequence[np.ndarray]) -> list[S]:
         """The scenes in several images, which may differ in size."""
         return self.infer_frames([self.frame(image) for image in images])
 
-    def infer_frames(self, frames: Sequence[Frame]) -> list[Any]:
+    def infer_frames(self, frames: Sequence[Frame]) -> list[S]:
         """The scenes in images that are framed already."""
         scenes = []
         for start in range(0, len(frames), BATCHES[-1]):
@@ -92,7 +104,7 @@ class BasePredictor(ABC):
             scenes += self.told(x, Places.of(part), self.infer_arrays(x))
         return scenes
 
-    def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> Any:
+    def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> PyTree:
         """The compiled program alone, for any batch: images of the model's size in, NumPy out."""
         parts, rest = [], x
         while len(rest):
@@ -103,11 +115,11 @@ class BasePredictor(ABC):
             parts.append(jax.device_get(self.compiled(part)))
         return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
 
-    def infer_tiled(self, image: Any, tile: int | None = None) -> Any:
+    def infer_tiled(self, image: Any, tile: int | None = None) -> S:
         """The scene in one large picture."""
         raise AirsceneError("such a model takes pictures whole: it has no --tile")
 
-    def sample(self, key: Any = 0, /) -> Any:
+    def sample(self, key: Any = 0, /) -> S:
         """A random scene of the kind that the model knows."""
         raise AirsceneError("such a model has no scenes to sample")
 
@@ -130,10 +142,12 @@ class BasePredictor(ABC):
     # --- Tables -----------------------------------------------------------------------------
 
     @abstractmethod
-    def schema(self) -> Any:
+    def schema(self) -> Schema:
         """The columns of Parquet tables: `file`, `count`, those of the kind, `error`."""
 
-    def table(self, file: Any, error: Any, x: np.ndarray, places: Places, found: Any) -> Any:
+    def table(
+        self, file: Array, error: Array, x: np.ndarray, places: Places, found: PyTree
+    ) -> Table:
         """A table of many images at once; nothing but the error where there is one.
 
         file, error: Arrow arrays of strings.

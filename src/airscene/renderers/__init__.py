@@ -160,7 +160,9 @@ def resolved(name: str) -> str:
     return "opengl" if jax.default_backend() == "cpu" else "warp"
 
 
-def box_average(images: Float[Any, "*batch side side channels"], size: int) -> Any:
+def box_average(
+    images: Float[Any, "*batch side side channels"], size: int
+) -> Float[Any, "*batch out out channels"]:
     """Images (of JAX or NumPy) reduced to `size` by averaging squares of pixels."""
     side, channels = images.shape[-2], images.shape[-1]
     if side % size:

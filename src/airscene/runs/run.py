@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import PyTree
 
 import airscene
 from airscene.config import RunConfig, differences, flat, from_dict
@@ -126,7 +127,7 @@ class Run:
         files = sorted((self.path / "snapshots").glob("*.safetensors"))
         return {int(file.stem): file for file in files if file.stem.isdecimal()}
 
-    def models_at(self, step: int) -> Any:
+    def models_at(self, step: int) -> PyTree:
         """The models of every seed as they were after so many steps: one of the snapshots."""
         if step not in self.snapshots():
             raise AirsceneError(f"{self.path} has no snapshot of step {step}")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -36,6 +36,8 @@ from airscene.training.task import Row, Task
 
 CHECKPOINT_SECONDS = 30.0
 
+T = TypeVar("T")
+C = TypeVar("C", bound=config.RunConfig)
 Values = dict[str, list[Any]]
 """The values of each setting, in the order given."""
 
@@ -166,7 +168,7 @@ def _grid(cls: Any, settings: Sequence[str]) -> Values:
     return values
 
 
-def _looked_at(values: Values) -> Any:
+def _looked_at(values: Values) -> config.RunConfig:
     """The settings that a look at the pictures in a folder proposes; its path is made absolute."""
     if len(values.get("path", ())) != 1 or not Path(values["path"][0]).is_dir():
         raise AirsceneError("which folder? airscene sweep folder --set path=FOLDER")
@@ -200,7 +202,7 @@ def _kinds(cls: Any) -> dict[str, Any]:
     return hints | {name: kind for part in parts for name, kind in part.items()}
 
 
-def _configured(usual: Any, settings: dict[str, Any]) -> Any:
+def _configured(usual: C, settings: dict[str, Any]) -> C:
     values = asdict(usual)
     parts = (values, values["model"], values.get("data", {}))
     for name, value in settings.items():
@@ -315,7 +317,7 @@ def divide(whole: Run, parts: Sequence[Run]) -> None:
             save(part, task, jax.tree.unflatten(structure, jax.tree.leaves(_rows(state, mine))))
 
 
-def _rows(tree: Any, mine: slice) -> Any:
+def _rows(tree: T, mine: slice) -> T:
     return jax.tree.map(lambda a: np.asarray(a[mine]), tree)
 
 

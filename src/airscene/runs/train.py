@@ -109,7 +109,7 @@ def train_once(path: Path, preset: str, config: RunConfig, console: Console) -> 
     return train_with_table(run, resume=True, checkpoint_seconds=30, console=console)
 
 
-def _begin(run: Run, task: Task, resume: bool) -> Any:
+def _begin(run: Run, task: Task, resume: bool) -> TrainState | None:
     """Begin the run folder, or go on with it: the state of its last checkpoint, if it has one."""
     state = None
 

@@ -6,7 +6,7 @@ are divided over all devices. One device is a mesh of one.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -114,7 +114,7 @@ def gathered(tree: T) -> T:
 
 
 @cache
-def _replicate(mesh: Mesh) -> Any:
+def _replicate(mesh: Mesh) -> Callable[..., Any]:
     return jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 

@@ -80,7 +80,7 @@ class TrainState(eqx.Module):
     step: Int[Array, "*seeds"]
 
     @property
-    def learner(self) -> Any:
+    def learner(self) -> PyTree:
         """What the optimiser moves."""
         return self.model if self.estimator is None else (self.model, self.estimator)
 
@@ -153,7 +153,7 @@ class Task(ABC):
         """On the devices: what all seeds share, and what each has for itself (a seeds axis)."""
 
     @abstractmethod
-    def look(self, models: Any) -> Any:
+    def look(self, models: Any) -> PyTree:
         """A look at the held-out scenes, with the models of all seeds."""
 
     @abstractmethod
@@ -239,6 +239,6 @@ def rounded(values: Any, digits: int) -> Values:
     return [round(float(value), digits) for value in values]
 
 
-def pick(models: Any, seed: int) -> Any:
+def pick(models: T, seed: int) -> T:
     """One seed's model out of a stack of them."""
     return jax.tree.map(lambda a: a[seed], models)
