@@ -9,7 +9,7 @@ model = airscene.invert(draw, ...) # or learn to invert a renderer of your own
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from airscene.version import __version__
 
 if TYPE_CHECKING:
     from airscene.air.fitting import fit

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from airscene import __version__
 from airscene.errors import AirsceneError
+from airscene.version import __version__
 
 HELP = """\
 airscene takes an image apart into its objects, without labels.

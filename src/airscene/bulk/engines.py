@@ -147,7 +147,7 @@ def _read(batch: Any, job: Job) -> Any:
 def prepare_worker() -> None:
     """What a process that Ray has started needs before JAX is used in it."""
     os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
-    from airscene.commands.options import use_compilation_cache
+    from airscene.io.cache import use_compilation_cache
 
     use_compilation_cache()
 

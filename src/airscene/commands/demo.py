@@ -7,8 +7,9 @@ import webbrowser
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from airscene.commands.options import parse, use_compilation_cache
+from airscene.commands.options import parse
 from airscene.errors import AirsceneError
+from airscene.io.cache import use_compilation_cache
 
 
 def demo(argv: list[str]) -> int:

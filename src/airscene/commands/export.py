@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from airscene.commands.options import parse, use_compilation_cache
+from airscene.commands.options import parse
 from airscene.errors import AirsceneError
+from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
     from airscene.export.formats import Export

@@ -1,9 +1,7 @@
-"""What the commands share: options on the command line, tables, the compilation cache."""
+"""What the commands share: options on the command line, and where they write."""
 
 import contextlib
 import io
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from airscene.errors import AirsceneError
@@ -77,16 +75,6 @@ def screen(stderr: bool = False, quiet: bool = False) -> "Console":
     from rich.console import Console
 
     return Console(stderr=stderr, quiet=quiet)
-
-
-def use_compilation_cache() -> None:
-    """Let JAX keep compiled programs between calls, unless the user has said where."""
-    import jax
-
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "airscene" / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def no_options(argv: list[str], name: str, description: str) -> None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from airscene.commands.options import parse, use_compilation_cache
+from airscene.commands.options import parse
+from airscene.io.cache import use_compilation_cache
 
 
 def render(argv: list[str]) -> int:

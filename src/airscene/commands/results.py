@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from airscene.commands.options import parse, screen, use_compilation_cache
+from airscene.commands.options import parse, screen
 from airscene.config import EVAL_SCENES, EVAL_SEED, Counts
 from airscene.errors import AirsceneError
+from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from airscene.commands.options import parse, screen, use_compilation_cache
+from airscene.commands.options import parse, screen
 from airscene.errors import AirsceneError
+from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from airscene.air.config import TrainConfig
-from airscene.commands.options import parse, screen, use_compilation_cache
+from airscene.commands.options import parse, screen
 from airscene.commands.results import print_result
 from airscene.config import DataConfig, RunConfig, differences, flat
 from airscene.errors import AirsceneError
+from airscene.io.cache import use_compilation_cache
 from airscene.registry import kind_of, preset, presets
 
 if TYPE_CHECKING:

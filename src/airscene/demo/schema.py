@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from airscene import __version__
+from airscene.version import __version__
 
 NUMBERS = {"type": "array", "items": {"type": "number"}}
 DATA_URL = {"type": "string", "description": "a PNG as a data URL"}

@@ -16,12 +16,12 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-import airscene
 from airscene.errors import AirsceneError
 from airscene.experiments import EXPERIMENTS
 from airscene.io.files import finite, write_text
 from airscene.output import report
 from airscene.output.figures import png
+from airscene.version import __version__
 
 TITLE = "Attend, Infer, Repeat: the paper's results, made again"
 KICKER = "airscene reproduce all"
@@ -102,7 +102,7 @@ def make_once(
     there = read(out)
     if there is not None and there.not_made:
         there = None
-    if there is not None and (there.airscene, there.seeds) == (airscene.__version__, seeds):
+    if there is not None and (there.airscene, there.seeds) == (__version__, seeds):
         console.print("is made already")
         return there
     try:
@@ -128,7 +128,7 @@ def described(name: str, seeds: int | None, quick: bool, not_made: str = "") -> 
         command=command(name, seeds, quick),
         seeds=seeds,
         quick=quick,
-        airscene=airscene.__version__,
+        airscene=__version__,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         machine=machine(),
         not_made=not_made,

@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
 
-import airscene
 from airscene.errors import AirsceneError
 from airscene.export.lowering import plain
 from airscene.io.files import atomic
 from airscene.kinds.predictor import Answers, BasePredictor, Program
+from airscene.version import __version__
 
 TOLERANCE = 1e-3
 """A file whose answers differ by more from those of JAX is not written."""
@@ -115,7 +115,7 @@ def to_onnx(predictor: BasePredictor, name: str) -> bytes:
             )
         except Exception as error:
             raise AirsceneError(f"jax2onnx cannot convert {name}: {_first_line(error)}") from None
-        model.producer_name, model.producer_version = "airscene", airscene.__version__
+        model.producer_name, model.producer_version = "airscene", __version__
         model.doc_string = __doc__ or ""
         onnx.helper.set_model_props(model, _facts(predictor, name))
         onnx.checker.check_model(model, full_check=True)
@@ -147,7 +147,7 @@ def _facts(predictor: BasePredictor, name: str) -> dict[str, str]:
     """What the file says of itself."""
     height, width, channels = image_shape(predictor)
     images = f"float32 in [0, 1], (batch, {height}, {width}, {channels}): rows, columns, channels"
-    said = {"airscene": airscene.__version__, "model": name, "images": images}
+    said = {"airscene": __version__, "model": name, "images": images}
     return said | predictor.facts()
 
 

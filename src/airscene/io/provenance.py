@@ -5,12 +5,12 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-import airscene
+from airscene.version import __version__
 
 
 def made_by(*packages: str) -> dict[str, str]:
     """What weights and results record, given the packages of airscene that they depend on."""
-    return {"airscene": airscene.__version__, "code": digest("training", *packages)}
+    return {"airscene": __version__, "code": digest("training", *packages)}
 
 
 @cache

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import airscene
 from airscene.config import EVAL_SCENES, EVAL_SEED, options
 from airscene.io.files import finite, write_text
 from airscene.io.provenance import made_by
@@ -16,6 +15,7 @@ from airscene.output import report
 from airscene.registry import KINDS
 from airscene.runs.run import Run
 from airscene.training.task import pick
+from airscene.version import __version__
 
 
 def evaluate_all(
@@ -62,7 +62,7 @@ def report_run(run: Run) -> Path:
     facts = {
         **made.facts,
         "Command": run.words() + options(run.differences()),
-        "airscene": airscene.__version__,
+        "airscene": __version__,
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
     title = f"airscene: {run.preset}"

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import PyTree
 
-import airscene
 from airscene.config import RunConfig, differences, flat, from_dict
 from airscene.errors import AirsceneError
 from airscene.io import weights
@@ -27,6 +26,7 @@ from airscene.kinds.kind import Kind
 from airscene.models import load_note, resolve
 from airscene.registry import kind_in, kind_of, presets
 from airscene.training.task import Task, TrainState
+from airscene.version import __version__
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Run:
     def text(self) -> str:
         """What config.json says."""
         written = {
-            "airscene": airscene.__version__,
+            "airscene": __version__,
             "preset": self.preset,
             "kind": self.kind.name,
             "config": asdict(self.config),
