@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from airscene.errors import AirsceneError
@@ -13,7 +14,11 @@ T = TypeVar("T")
 
 
 def parse(
-    cls: type[T], prog: str, argv: list[str], default: T | None = None, description: str = ""
+    cls: Callable[..., T],
+    prog: str,
+    argv: list[str],
+    default: T | None = None,
+    description: str = "",
 ) -> T:
     """The options of a command; `--help` and mistakes in them end the program here."""
     import tyro

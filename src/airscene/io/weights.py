@@ -28,7 +28,7 @@ def save(path: Path, tree: PyTree, header: dict[str, Any] | None = None, dtype: 
     header = {"format": "airscene", "version": FORMAT_VERSION, **(header or {})}
     with np.errstate(over="ignore"):  # of a seed that diverged, in half precision
         arrays = {
-            name: np.ascontiguousarray(a, dtype or np.asarray(a).dtype)
+            name: np.asarray(a, dtype, order="C")  # a scalar stays one
             for name, a in named(tree).items()
         }
     with atomic(path) as temporary:

@@ -118,12 +118,18 @@ class Sweep:
                 "cell": cell.path.name,
                 **{name: every[name] for name in self.swept},
                 "seed": cell.config.seed + i,
-                **{k: math.nan if last[k][i] is None else last[k][i] for k in FIGURES},
+                **{k: _figure(last, k, i) for k in FIGURES},
                 "seconds": last["seconds"],
             }
 
 
 FIGURES = ("count_accuracy", "elbo")
+
+
+def _figure(row: dict[str, Any], name: str, seed: int) -> float:
+    """NaN for what is not finite, or not measured for this kind of model."""
+    values = row.get(name) or []
+    return math.nan if seed >= len(values) or values[seed] is None else values[seed]
 
 
 def _over(cell: Run) -> bool:
