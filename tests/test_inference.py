@@ -3,6 +3,7 @@
 import json
 import struct
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from airscene.air.evaluation import iou
 from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
+from airscene.io import weights
 from airscene.io.frames import Frame, Places
-from airscene.models import bundled
+from airscene.models import DESCRIPTIONS, Flat, Solid, bundled
+from airscene.registry import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +147,25 @@ def test_bad_images(digits: Predictor, image: object, message: str) -> None:
         digits.infer(image)
 
 
-def test_every_released_weights_format_loads() -> None:
-    files = sorted((Path(__file__).parent / "weights").glob("v*.safetensors"))
-    assert files
-    for path in [*files, *bundled().values()]:
+def test_the_bundled_models_have_the_current_format_and_a_kind() -> None:
+    for path in bundled().values():
+        header = weights.load(path, arrays=False)[1]
+        assert header["version"] == weights.FORMAT_VERSION and header["kind"] in KINDS
         assert airscene.load(path).infer(np.zeros((20, 20))).count >= 0
+
+
+def test_bundled_names_have_types() -> None:
+    """`load` promises a type for each bundled name."""
+    assert set(bundled()) == {*get_args(Flat), *get_args(Solid)} == set(DESCRIPTIONS)
+    for names, kind in ((Flat, "air"), (Solid, "inverse")):
+        assert {airscene.load(name).kind for name in get_args(names)} == {kind}
+
+
+def test_files_from_before_kinds_had_names(tmp_path: Path) -> None:
+    good = bundled()["digits"].read_bytes()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(_with_header(good, '\\"kind\\": \\"air\\", ', ""))
+    assert isinstance(airscene.load(path), Predictor)
 
 
 def test_foreign_and_damaged_weights(tmp_path: Path) -> None:
@@ -157,7 +174,9 @@ def test_foreign_and_damaged_weights(tmp_path: Path) -> None:
         "truncated": (good[: len(good) // 2], "damaged"),
         "not-safetensors": (b"hello", "damaged"),
         "empty": (b"", "damaged"),
-        "newer": (_with_header(good, '\\"version\\": 1', '\\"version\\": 9'), "newer"),
+        "newer": (_with_header(good, '\\"version\\": 5', '\\"version\\": 9'), "newer"),
+        "older": (_with_header(good, '\\"version\\": 5', '\\"version\\": 4'), "train it again"),
+        "kind": (_with_header(good, '\\"kind\\": \\"air\\"', '\\"kind\\": \\"sea\\"'), "no kind of model"),
         "foreign": (_with_header(good, '\\"airscene\\"', '\\"other\\"'), "not an"),
         "misfit": (_with_header(good, '\\"hidden\\": 256', '\\"hidden\\": 128'), "does not fit"),
         "unknown": (_with_header(good, '\\"hidden\\":', '\\"heights\\":'), "unknown setting"),
