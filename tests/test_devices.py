@@ -52,7 +52,8 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "120"}
 
 def called(call: str, count: int = 8) -> subprocess.Popen:
     """A process with so many devices that calls a function of this file."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+    devices = f"--xla_force_host_platform_device_count={count}"
+    flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {devices}"}
     return subprocess.Popen(
         [sys.executable, "-c", f"import test_devices; test_devices.{call}"],
         env=ENVIRONMENT | flags,
