@@ -86,6 +86,19 @@ def ray():
         yield running
 
 
+@pytest.fixture
+def few_looks(monkeypatch):
+    """Training looks at few held-out scenes: for tests that do not ask how good a model is."""
+    monkeypatch.setattr("airscene.training.tasks.LOOK_SCENES", 20)
+
+
+@pytest.fixture(scope="session")
+def optimised():
+    """The environment of a user's process: for tests that wait for its steps, not its compiler."""
+    ours = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")
+    return {k: v for k, v in os.environ.items() if k not in ours}
+
+
 @pytest.fixture(scope="session")
 def tiny():
     return ModelConfig(

@@ -1,7 +1,6 @@
 """Inverting a renderer: objectives, baselines and figures against independent computations."""
 
 import itertools
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -718,12 +717,12 @@ def test_wrong_functions_are_told():
         airscene.invert(lambda *_: np.zeros((32, 32)), angle, images=np.zeros((10, 48, 48)))
 
 
-def test_the_clock_example_learns_to_read_the_time():
+@pytest.mark.long
+def test_the_clock_example_learns_to_read_the_time(optimised):
     example = Path(__file__).parents[1] / "examples" / "clock.py"
     assert len(example.read_text().splitlines()) < 60
-    quick = {k: v for k, v in os.environ.items() if k != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
     done = subprocess.run(
-        [sys.executable, example, "700"], capture_output=True, text=True, check=True, env=quick
+        [sys.executable, example, "700"], capture_output=True, text=True, check=True, env=optimised
     )
     words = done.stdout.splitlines()[-1].split()
     assert float(words[words.index("error") + 1]) < 2.0
