@@ -1,15 +1,23 @@
-# make run: set up, train on the embedded digits, write a report.    make test: set up, run every test.
+# make run: set up, train on the embedded digits, write a report.
+# make check: lint and the quick tests, in a minute.    make test: lint and all tests but the long ones.
+# make long: the long tests, which train until something is learned.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint format bench docs clean
+.PHONY: run check test long lint format bench docs clean
 
 run: $(VENV)/.installed
 	$(BIN)/airscene train digits --out runs/digits --resume
 
+check: $(VENV)/.installed-dev lint
+	$(BIN)/pytest -n auto --dist worksteal -m quick
+
 test: $(VENV)/.installed-dev lint
-	$(BIN)/pytest -n auto --dist worksteal
+	$(BIN)/pytest -n auto --dist worksteal -m "not long"
+
+long: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto --dist worksteal -m long
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

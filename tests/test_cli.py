@@ -182,6 +182,7 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
     assert json.loads(capsys.readouterr().out)["count"] == pictures[1][0]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -195,9 +196,6 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
         ("train digits --counts 40 --out {tmp}/new", "40 objects do not fit"),
         ("train digits --out {tmp}/full", "not a run folder"),
         ("train digits --out {tmp}/file/sub", "cannot write"),
-        ("train digits --out {run}", "holds a run already"),
-        ("train digits --out {run} --resume --steps 7", "the run has --steps 60"),
-        ("train mnist --out {run} --resume", "is a run of digits, not of mnist"),
         ("train digits --seed 3000000000", "seed must lie below"),
         ("train digits --stepz 5", "Unrecognized options: --stepz"),
         ("train digits --counts x", "Error parsing --counts"),
@@ -226,13 +224,33 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
-    command: str, message: str, tmp_path: Path, trained: Path, capsys
+    command: str, message: str, tmp_path: Path, capsys
 ) -> None:
+    one_line_and_status_2(command, message, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train digits --out {run}", "holds a run already"),
+        ("train digits --out {run} --resume --steps 7", "the run has --steps 60"),
+        ("train mnist --out {run} --resume", "is a run of digits, not of mnist"),
+    ],
+)
+def test_what_a_run_does_not_allow_is_one_line_and_status_2(
+    command: str, message: str, trained: Path, tmp_path: Path, capsys
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    one_line_and_status_2(command.replace("{run}", str(trained)), message, tmp_path, capsys)
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+def one_line_and_status_2(command: str, message: str, tmp_path: Path, capsys) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thing").write_text("x")
     (tmp_path / "file").write_text("x")
     before = sorted(tmp_path.rglob("*"))
-    words = command.format(tmp=tmp_path, run=trained).split()
+    words = command.format(tmp=tmp_path).split()
     assert main(words) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -250,6 +268,7 @@ def test_a_full_disk_is_one_line(trained: Path, tmp_path: Path, monkeypatch, cap
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.quick
 def test_help_does_not_wait_for_jax() -> None:
     code = "import sys, airscene.cli as c; c.main(['--help']); print('jax' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -257,6 +276,7 @@ def test_help_does_not_wait_for_jax() -> None:
     assert out.stdout.endswith("False\n")
 
 
+@pytest.mark.quick
 def test_models_and_data_are_listed(capsys) -> None:
     assert main(["models"]) == 0
     assert main(["data"]) == 0

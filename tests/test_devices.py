@@ -147,6 +147,7 @@ def test_a_run_goes_on_with_more_or_fewer_devices(tmp_path: Path) -> None:
     on_eight(f"check_resumption({str(tmp_path)!r})")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("asked", "seeds", "batch", "processes", "taken"),
     [
@@ -204,6 +205,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "2"}
 SHELL = {k: v for k, v in SLURM.items() if "STEP" not in k}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("options", "environment", "team"),
     [

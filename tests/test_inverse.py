@@ -693,6 +693,7 @@ def test_named_seeds_differ_and_repeat():
     assert not np.array_equal(poses[0], poses[2]) and not np.array_equal(poses[0], poses[3])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -707,6 +708,7 @@ def test_wrong_settings_are_told(settings, message):
         NetworkConfig(**settings)
 
 
+@pytest.mark.quick
 def test_wrong_functions_are_told():
     angle = [Parameter("a", 1.0, 0.1, 1.0)]
     with pytest.raises(AirsceneError, match="multiple of 32"):
