@@ -28,6 +28,8 @@ import pytest  # noqa: E402
 
 from airscene.config import ModelConfig  # noqa: E402
 from airscene.errors import AirsceneError  # noqa: E402
+from airscene.runs import run as runs  # noqa: E402
+from airscene.training import tasks  # noqa: E402
 
 CI = os.environ.get("CI") == "true"
 
@@ -88,8 +90,10 @@ def ray():
 
 @pytest.fixture
 def few_looks(monkeypatch):
-    """Training looks at few held-out scenes: for tests that do not ask how good a model is."""
-    monkeypatch.setattr("airscene.training.tasks.LOOK_SCENES", 20)
+    """Training and its report look at few scenes: for tests that do not ask how good a model is."""
+    scenes = runs.eval_scenes
+    monkeypatch.setattr(runs, "eval_scenes", lambda *a, **k: scenes(*a, **{"scenes": 40} | k))
+    monkeypatch.setattr(tasks, "LOOK_SCENES", 20)
 
 
 @pytest.fixture(scope="session")

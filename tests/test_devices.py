@@ -358,6 +358,7 @@ def test_two_processes_train_one_run_and_the_first_writes_it(tmp_path: Path) -> 
     assert not list((tmp_path / "second").iterdir())
 
 
+@pytest.mark.long
 def test_two_processes_stop_together_and_a_lost_one_ends_the_other(tmp_path: Path) -> None:
     long, first = ("--steps", "100000"), tmp_path / "first"
 
