@@ -5,13 +5,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run check test long lint format bench docs clean
+.PHONY: run check quick test long lint format bench docs clean
 
 run: $(VENV)/.installed
 	$(BIN)/airscene train digits --out runs/digits --resume
 
-check: $(VENV)/.installed-dev lint
-	$(BIN)/pytest -n auto --dist worksteal -m quick
+check: $(VENV)/.installed-dev
+	$(MAKE) --jobs=2 lint quick
+
+quick: $(VENV)/.installed-dev
+	$(BIN)/pytest -m quick
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/pytest -n auto --dist worksteal -m "not long"
