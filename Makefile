@@ -1,20 +1,32 @@
-# make run: set up, train on the embedded digits, write a report.    make test: set up, run every test.
+# make run: set up, train on the embedded digits, write a report.
+# make check: lint and the quick tests, in a minute.    make test: lint and all tests but the long ones.
+# make long: the long tests, which train until something is learned.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint format bench docs clean
+.PHONY: run check quick test long lint format bench docs clean
 
 run: $(VENV)/.installed
 	$(BIN)/airscene train digits --out runs/digits --resume
 
+check: $(VENV)/.installed-dev
+	$(MAKE) --jobs=2 lint quick
+
+quick: $(VENV)/.installed-dev
+	$(BIN)/pytest -m quick
+
 test: $(VENV)/.installed-dev lint
-	$(BIN)/pytest -n auto --dist worksteal
+	$(BIN)/pytest -n auto --dist worksteal -m "not long"
+
+long: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto --dist worksteal -m long
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo --no-cache > /dev/null || $(BIN)/lint-imports --no-logo --no-cache
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -5,25 +5,44 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The programs of the tests are small and many: what they cost is their compilation.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+os.environ.setdefault("XLA_FLAGS", FLAGS)
 
-import jaxtyping
+from pathlib import Path  # noqa: E402
+
+# What one process has compiled, no other one compiles again, in this run of the tests or the next.
+PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "xla"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+import jaxtyping  # noqa: E402
 
 jaxtyping.install_import_hook("airscene", "typecheck.check")
 
+import shutil  # noqa: E402
 from contextlib import ExitStack  # noqa: E402
 from importlib import import_module  # noqa: E402
-from pathlib import Path  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from airscene.air import task as air  # noqa: E402
 from airscene.air.config import ModelConfig  # noqa: E402
 from airscene.errors import AirsceneError  # noqa: E402
+from airscene.inverse import task as inverse  # noqa: E402
+from airscene.runs import results  # noqa: E402
 
 CI = os.environ.get("CI") == "true"
 
 
 MAPS = Path("/proc/self/maps")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs that nobody needs any more are kept too: begin anew when there are too many."""
+    files = PROGRAMS.glob("*") if PROGRAMS.exists() else ()
+    if not hasattr(config, "workerinput") and sum(f.stat().st_size for f in files) > 2 << 30:
+        shutil.rmtree(PROGRAMS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +87,21 @@ def ray():
         pytest.importorskip("ray")
     with engines.connected() as running:
         yield running
+
+
+@pytest.fixture
+def few_looks(monkeypatch):
+    """Training and its report look at few scenes: for tests that do not ask how good a model is."""
+    monkeypatch.setattr(results, "EVAL_SCENES", 40)
+    for task in (air, inverse):
+        monkeypatch.setattr(task, "LOOK_SCENES", 20)
+
+
+@pytest.fixture(scope="session")
+def optimised():
+    """The environment of a user's process: for tests that wait for its steps, not its compiler."""
+    ours = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")
+    return {k: v for k, v in os.environ.items() if k not in ours}
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from scipy.ndimage import map_coordinates
 
 from airscene.nn import attention
 
+pytestmark = pytest.mark.quick
+
 SHAPES = [(8, 8), (7, 7), (8, 11), (12, 5), (1, 6)]
 POSES = [
     (1.0, 0.0, 0.0),

@@ -515,6 +515,7 @@ def test_ray_gives_the_same_when_a_worker_is_killed(ray, pictures, expected, tmp
     assert_same(out, expected)
 
 
+@pytest.mark.long
 @quiet
 def test_ray_goes_on_after_everything_was_killed(ray, pictures, expected, tmp_path, capsys) -> None:
     out = tmp_path / "out"

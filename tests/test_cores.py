@@ -141,7 +141,7 @@ def test_the_difference_network_counts_past_what_it_was_shown():
 
 def test_it_works_on_a_larger_canvas_at_the_scale_of_training():
     usual, large = (airscene.load("digits-difference", 6, canvas) for canvas in (None, 100))
-    scenes = make_scenes(DataConfig(), large.config, held_out=True, scenes=40, counts=(5,), seed=9)
+    scenes = make_scenes(DataConfig(), large.config, held_out=True, scenes=20, counts=(5,), seed=9)
     count = np.argmax(large.infer_arrays(as_float(scenes.images)).log_q, axis=1)
     assert np.mean(count == 5) >= 0.95
     one = make_scenes(DataConfig(), usual.config, held_out=True, scenes=1, counts=(1,), seed=2)

@@ -16,6 +16,8 @@ from airscene.data.scenes import CHUNK, Drawn, as_float
 from airscene.data.sprites import RADII
 from airscene.errors import AirsceneError
 
+pytestmark = pytest.mark.quick
+
 CHANNELS = {"digits": 1, "mnist": 1, "sprites": 3}
 
 

@@ -54,7 +54,8 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "120"}
 
 def called(call: str, count: int = 8) -> subprocess.Popen:
     """A process with so many devices that calls a function of this file."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+    devices = f"--xla_force_host_platform_device_count={count}"
+    flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {devices}"}
     return subprocess.Popen(
         [sys.executable, "-c", f"import test_devices; test_devices.{call}"],
         env=ENVIRONMENT | flags,
@@ -148,6 +149,7 @@ def test_a_run_goes_on_with_more_or_fewer_devices(tmp_path: Path) -> None:
     on_eight(f"check_resumption({str(tmp_path)!r})")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("asked", "seeds", "batch", "processes", "taken"),
     [
@@ -205,6 +207,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "2"}
 SHELL = {k: v for k, v in SLURM.items() if "STEP" not in k}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("options", "environment", "team"),
     [
@@ -357,6 +360,7 @@ def test_two_processes_train_one_run_and_the_first_writes_it(tmp_path: Path) -> 
     assert not list((tmp_path / "second").iterdir())
 
 
+@pytest.mark.long
 def test_two_processes_stop_together_and_a_lost_one_ends_the_other(tmp_path: Path) -> None:
     long, first = ("--steps", "100000"), tmp_path / "first"
 

@@ -180,6 +180,7 @@ def test_without_counts_nothing_is_claimed(folder, tmp_path, capsys):
     assert (out / "figures" / "confusion.png").is_file()  # how many were found
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("words", "message"),
     [

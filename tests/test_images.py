@@ -14,6 +14,8 @@ from PIL import Image
 from airscene.errors import AirsceneError
 from airscene.io.images import decode, find_files, named_images, read_images
 
+pytestmark = pytest.mark.quick
+
 
 def encoded(array, form="PNG", **options):
     file = io.BytesIO()

@@ -176,7 +176,7 @@ def test_foreign_and_damaged_weights(tmp_path: Path) -> None:
         "empty": (b"", "damaged"),
         "newer": (_with_header(good, '\\"version\\": 5', '\\"version\\": 9'), "newer"),
         "older": (_with_header(good, '\\"version\\": 5', '\\"version\\": 4'), "train it again"),
-        "kind": (_with_header(good, '\\"kind\\": \\"air\\"', '\\"kind\\": \\"sea\\"'), "no kind of model"),
+        "kind": (_with_header(good, '\\"kind\\": \\"air', '\\"kind\\": \\"sea'), "no kind of"),
         "foreign": (_with_header(good, '\\"airscene\\"', '\\"other\\"'), "not an"),
         "misfit": (_with_header(good, '\\"hidden\\": 256', '\\"hidden\\": 128'), "does not fit"),
         "unknown": (_with_header(good, '\\"hidden\\":', '\\"heights\\":'), "unknown setting"),

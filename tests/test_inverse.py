@@ -1,7 +1,6 @@
 """Inverting a renderer: objectives, baselines and figures against independent computations."""
 
 import itertools
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -660,6 +659,7 @@ def test_named_seeds_differ_and_repeat():
     assert not np.array_equal(poses[0], poses[2]) and not np.array_equal(poses[0], poses[3])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -674,6 +674,7 @@ def test_wrong_settings_are_told(settings, message):
         NetworkConfig(**settings)
 
 
+@pytest.mark.quick
 def test_wrong_functions_are_told():
     angle = [Parameter("a", 1.0, 0.1, 1.0)]
     with pytest.raises(AirsceneError, match="multiple of 32"):
@@ -684,12 +685,12 @@ def test_wrong_functions_are_told():
         airscene.invert(lambda *_: np.zeros((32, 32)), angle, images=np.zeros((10, 48, 48)))
 
 
-def test_the_clock_example_learns_to_read_the_time():
+@pytest.mark.long
+def test_the_clock_example_learns_to_read_the_time(optimised):
     example = Path(__file__).parents[1] / "examples" / "clock.py"
     assert len(example.read_text().splitlines()) < 60
-    quick = {k: v for k, v in os.environ.items() if k != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
     done = subprocess.run(
-        [sys.executable, example, "700"], capture_output=True, text=True, check=True, env=quick
+        [sys.executable, example, "700"], capture_output=True, text=True, check=True, env=optimised
     )
     words = done.stdout.splitlines()[-1].split()
     assert float(words[words.index("error") + 1]) < 2.0

@@ -159,6 +159,7 @@ def test_other_pictures_are_taken_too():
     assert len(model.infer(rng.random((3, 64, 64, 3)).astype(np.float32))) == 3
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("words", "message"),
     [

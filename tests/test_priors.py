@@ -24,6 +24,8 @@ from airscene.errors import AirsceneError
 from airscene.nn.networks import positive
 from airscene.nn.normal import Normal
 
+pytestmark = pytest.mark.quick
+
 PRIORS = {
     "geometric": (ModelConfig(max_objects=4, object_cost=0.7), np.exp(-0.7 * np.arange(5))),
     "expensive": (ModelConfig(max_objects=3, object_cost=15.0), np.exp(-15.0 * np.arange(4))),

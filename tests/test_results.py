@@ -11,9 +11,9 @@ from rich.console import Console
 
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.config import DataConfig
-from airscene.data import digits
+from airscene.data import digits, make_scenes
 from airscene.errors import AirsceneError
-from airscene.experiments import labels, learning, omniglot, plots, representation
+from airscene.experiments import baselines, labels, learning, omniglot, plots, representation
 from airscene.registry import preset
 
 TINY = TrainConfig(
@@ -25,6 +25,7 @@ TINY = TrainConfig(
 )
 
 
+@pytest.mark.usefixtures("few_looks")
 def test_learning(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(learning, "STAGES", (0, 4))
     runs = {"ours": TINY, "paper": replace(TINY, estimator="nvil")}
@@ -42,6 +43,7 @@ def test_learning(tmp_path: Path, monkeypatch) -> None:
     assert [len(line[2].split()) for line in counts[1:]] == [2, 2]
 
 
+@pytest.mark.usefixtures("few_looks")
 def test_learning_quick_shows_the_model_that_comes_along(tmp_path: Path, monkeypatch) -> None:
     small = replace(preset("sprites"), steps=4, eval_every=2, batch=2, snapshots=2)
     small = replace(small, data=replace(small.data, scenes=50))
@@ -73,7 +75,13 @@ def test_the_direction_of_a_policy() -> None:
     assert plots.direction(centres, np.zeros((100, 3), bool))[1] == 0
 
 
+@pytest.mark.usefixtures("few_looks")
 def test_representation(tmp_path: Path, monkeypatch) -> None:
+    def few_scenes(*arguments, **settings):
+        return make_scenes(*arguments, **settings | {"scenes": 20})
+
+    monkeypatch.setattr(representation, "make_scenes", few_scenes)
+    monkeypatch.setattr(baselines, "UNITS", 16)
     size = replace(
         representation.QUICK,
         labels=(20, 40),
@@ -83,6 +91,8 @@ def test_representation(tmp_path: Path, monkeypatch) -> None:
         code_steps=8,
         pixel_steps=8,
         choices=2,
+        batch=4,
+        filters=2,
     )
     monkeypatch.setattr(representation, "QUICK", size)
     page = drawn(representation.run(tmp_path, 1, True, Console()))
@@ -108,6 +118,7 @@ def test_representation(tmp_path: Path, monkeypatch) -> None:
     assert (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns == again  # not measured again
 
 
+@pytest.mark.usefixtures("few_looks")
 def test_labels(tmp_path: Path, monkeypatch) -> None:
     half = replace(TINY, labels=0.5)
     few = {

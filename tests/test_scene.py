@@ -7,6 +7,8 @@ import pytest
 
 from airscene import AirsceneError, Object, Scene
 
+pytestmark = pytest.mark.quick
+
 
 def thing(x: float, y: float, side: float = 8.0) -> Object:
     box = (x - 4, y - 4, x + 4, y + 4)

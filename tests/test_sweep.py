@@ -184,6 +184,7 @@ def test_what_diverges_is_a_result(tmp_path: Path, capsys) -> None:
     assert "all is done already" in capsys.readouterr().out
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -87,6 +87,7 @@ def test_fit_trains_on_an_array() -> None:
     assert len(model.infer(blobs[:3])) == 3
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("data", "settings", "message"),
     [
