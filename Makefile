@@ -26,7 +26,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/lint-imports --no-logo --no-cache > /dev/null || $(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/lint-imports --no-logo --no-cache
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
