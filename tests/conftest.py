@@ -1,14 +1,11 @@
 """Every array that the package passes around is checked against its annotation while we test."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The programs of the tests are small and many: what they cost is their compilation.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-os.environ.setdefault("XLA_FLAGS", FLAGS)
-
-from pathlib import Path  # noqa: E402
 
 # What one process has compiled, no other one compiles again, in this run of the tests or the next.
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "xla"
