@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import airscene
-from airscene.air import model
 from airscene.air.config import ModelConfig
 from airscene.config import DataConfig
 from airscene.data import make_scenes
@@ -51,14 +50,17 @@ class Patterns(eqx.Module):
         return jax.nn.sigmoid(logits).reshape(c.window, c.window, c.channels)
 
 
+airscene.register("glimpse", "patterns", Patterns)
+
+
 def main(steps: int, scenes: int = 20_000, max_objects: int = 3, **settings) -> float:
     """Train on scenes of 0 to 2 digits; the share of 500 held-out scenes that are counted right."""
-    model.make_glimpse = Patterns  # every model from here on has this one
     train, test = (
         make_scenes(DataConfig(scenes=n), ModelConfig(), held_out=held_out)
         for n, held_out in ((scenes, False), (500, True))
     )
-    fitted = airscene.fit(train.images, max_objects, steps=steps, core="lstm", **settings)
+    settings = {"core": "lstm", "glimpse": "patterns", **settings}
+    fitted = airscene.fit(train.images, max_objects, steps=steps, **settings)
     counts = [scene.count for scene in fitted.infer_batch(list(test.images))]
     return float(np.mean(counts == test.counts))
 

@@ -14,7 +14,6 @@ import pytest
 
 import airscene
 from airscene import cli
-from airscene.air import model
 from airscene.air.config import ModelConfig
 from airscene.air.glimpses import Glimpse
 from airscene.errors import AirsceneError
@@ -218,7 +217,6 @@ def test_the_glimpse_of_the_example_is_one(tiny):
 
 def test_the_glimpse_example_trains(monkeypatch):
     example, made = examples("glimpse"), []
-    monkeypatch.setattr(model, "make_glimpse", model.make_glimpse)  # put back afterwards
     init = example.Patterns.__init__
 
     def counted(self, config: ModelConfig, key: Any) -> None:

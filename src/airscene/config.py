@@ -131,14 +131,18 @@ class Choices(dict[str, T]):
 
     def __init__(self, what: str, names: Sequence[str] = ()):
         super().__init__(dict.fromkeys(names))  # type: ignore[arg-type]
-        self.what = what
+        self.what, self.built_in = what, set(names)
 
-    def add(self, name: str, part: T) -> T:
-        """A part under a new name, or one whose name is listed."""
-        if self.get(name) not in (None, part):
-            raise AirsceneError(f"there is a {self.what} {name!r} already: choose another name")
+    def add(self, name: str, part: T) -> None:
+        """A part of the package."""
+        self.built_in.add(name)
         self[name] = part
-        return part
+
+    def register(self, name: str, part: T) -> None:
+        """A user's part: under a name of its own, which can be registered again."""
+        if name in self.built_in:
+            raise AirsceneError(f"the {self.what} {name!r} is built in: choose another name")
+        self[name] = part
 
     def find(self, name: str) -> T:
         """The part with this name, or one line that says which there are."""

@@ -67,4 +67,4 @@ def register(what: str, name: str, part: Any) -> None:
     }
     if what not in doors:
         raise AirsceneError(f"{what!r} cannot be registered; {', '.join(doors)} can")
-    doors[what].add(name, part)
+    doors[what].register(name, part)

@@ -32,7 +32,7 @@ class Dataset:
 DATASETS: Choices[Dataset] = Choices("data set")
 """Those with names. Another: `airscene.register("data set", "mine", Dataset(...))`."""
 
-DATASETS.update(
+for _name, _dataset in (
     {
         "digits": Dataset(
             digit_scenes,
@@ -72,7 +72,8 @@ DATASETS.update(
             composed=False,
         ),
     }
-)
+).items():
+    DATASETS.add(_name, _dataset)
 
 
 def make_scenes(

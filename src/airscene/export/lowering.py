@@ -27,7 +27,7 @@ def _run(program: ClosedJaxpr, values: Values) -> list[Any]:
 def _evaluate(program: Jaxpr, constants: Values, values: Values) -> list[Any]:
     known = dict(zip((*program.constvars, *program.invars), (*constants, *values), strict=True))
 
-    def value(variable: Any) -> Array:
+    def value(variable: Any) -> Any:
         return variable.val if isinstance(variable, Literal) else known[variable]
 
     for equation in program.eqns:

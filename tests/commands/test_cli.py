@@ -200,7 +200,7 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
         ("train digits --seed 3000000000", "seed must lie below"),
         ("train digits --stepz 5", "Unrecognized options: --stepz"),
         ("train digits --counts x", "Error parsing --counts"),
-        ("train digits --estimator magic", "invalid choice 'magic'"),
+        ("train digits --estimator magic", "no estimator 'magic'; there are marginal"),
         ("train digits --watch-counts -1", "watch-counts must be"),
         ("train digits --watch-counts 30 --out {tmp}/new", "30 objects do not fit"),
         (

@@ -687,7 +687,7 @@ def test_wrong_functions_are_told():
 
 @pytest.mark.long
 def test_the_clock_example_learns_to_read_the_time(optimised):
-    example = Path(__file__).parents[1] / "examples" / "clock.py"
+    example = Path(__file__).parents[2] / "examples" / "clock.py"
     assert len(example.read_text().splitlines()) < 60
     done = subprocess.run(
         [sys.executable, example, "700"], capture_output=True, text=True, check=True, env=optimised

@@ -198,7 +198,7 @@ def test_any_seed_of_a_run(filmed: Path, tmp_path: Path) -> None:
     [
         ("nothing", "no model 'nothing'"),
         ("{tmp}", "not a run folder"),
-        ("objects", "objects inverts a renderer"),
+        ("objects", "there are no films of the kind inverse"),
         ("digits --seconds 0", "--seconds must be above 0"),
         ("digits --seconds nan", "--seconds must be above 0"),
         ("digits --scenes 0", "--scenes must lie between"),
