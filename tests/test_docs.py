@@ -138,6 +138,7 @@ def test_the_renderers_of_the_page_draw():
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_on_the_page_exist_with_their_options(page, read_only):
+    examples("glimpse")  # registers its part, as AIRSCENE_PLUGINS would
     for words in commands(page):
         try:
             read_only(words)
