@@ -11,7 +11,7 @@ from airscene.air.config import ModelConfig
 from airscene.config import DataConfig
 from airscene.data import DATASETS, digits, make_scenes
 from airscene.data.digits import HELD_OUT, MNIST, embedded_digits
-from airscene.data.files import Source
+from airscene.data.downloads import Source
 from airscene.data.scenes import CHUNK, Drawn, as_float
 from airscene.data.sprites import RADII
 from airscene.errors import AirsceneError

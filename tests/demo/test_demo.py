@@ -30,7 +30,7 @@ from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.demo import server as demo_server
-from airscene.demo.models import load_models
+from airscene.demo.requests import load_models
 from airscene.demo.schema import openapi
 from airscene.demo.server import Desk, make_app
 from airscene.errors import AirsceneError

@@ -13,9 +13,9 @@ from PIL import Image
 
 from airscene.errors import AirsceneError
 from airscene.renderers import Slots, box_average, meshes, random_appearance, usual_appearance
-from airscene.renderers.files import world_from_files
 from airscene.renderers.function import Function
 from airscene.renderers.host import draw
+from airscene.renderers.mesh_files import world_from_files
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.warp import Warp
 from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, Light

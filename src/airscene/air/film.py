@@ -22,7 +22,7 @@ from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float, place_apart
 from airscene.errors import AirsceneError
 from airscene.kinds.kind import FilmRequest, Tick
-from airscene.output.film import DIM, GRID, WIDTH, Canvas, Frame, movie, writer
+from airscene.output.film import DIM, GRID, WIDTH, Canvas, Still, movie, writer
 from airscene.training.task import pick
 
 TRAINING_RATE, SHOWN, HELD = 24, 3, 48
@@ -131,7 +131,7 @@ def _stage(run: Any, step: int, seed: int, shown: Images, held_out: Scenes) -> S
     )
 
 
-def training_frame(run: Any, images: Images, stages: Sequence[Stage], now: int) -> Frame:
+def training_frame(run: Any, images: Images, stages: Sequence[Stage], now: int) -> Still:
     """One of the film's `stages` and the way to it: numbers at the left, scenes at the right."""
     page, stage, model = Canvas(), stages[now], run.config.model
     left, right = PANEL
@@ -217,7 +217,7 @@ def live_film(
             tick(frames + k + 1, 2 * frames)
 
 
-def live_frame(sight: Sight, mean: float, predictor: Predictor, name: str = "") -> Frame:
+def live_frame(sight: Sight, mean: float, predictor: Predictor, name: str = "") -> Still:
     """The image with its windows at the left, the scene drawn back at the right, and numbers."""
     page, scene, c = Canvas(), sight.scene, predictor.config
     scale = min(500 / c.height, 510 / c.width)

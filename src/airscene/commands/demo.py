@@ -33,7 +33,7 @@ def demo(argv: list[str]) -> int:
     listening = _listen(options.host, options.port)
     with listening:
         use_compilation_cache()
-        from airscene.demo.models import load_models
+        from airscene.demo.requests import load_models
 
         models = load_models(options.models)
         print("warming up …", flush=True)

@@ -76,7 +76,7 @@ def infer(argv: list[str]) -> int:
     if options.engine or (table and options.out and _is_folder(options.out)):
         return _collection(options)
     from airscene.bulk.storage import is_uri
-    from airscene.commands.tables import writer
+    from airscene.commands.writers import writer
 
     for source in options.images:
         if is_uri(source) or source.endswith((".tar", ".parquet")):

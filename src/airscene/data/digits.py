@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from airscene.data.files import Source
+from airscene.data.downloads import Source
 from airscene.data.request import Request
 from airscene.data.scenes import Scenes, compose
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
-from airscene.data.files import Source
+from airscene.data.downloads import Source
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.errors import AirsceneError

@@ -1,4 +1,4 @@
-"""The demo's server: routes, limits and headers around `models.Served`.
+"""The demo's server: routes, limits and headers around `kinds.served.Served`.
 
 It trusts nobody. Bodies are counted while they arrive, work happens in a few threads behind a queue
 of bounded length, whatever is malformed gets a 4xx with one line, and nothing is written to disk.
@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from airscene.demo.models import Served, image_from_json, preview, read_image, read_json
+from airscene.demo.requests import Served, image_from_json, preview, read_image, read_json
 from airscene.demo.schema import openapi
 from airscene.errors import AirsceneError
 

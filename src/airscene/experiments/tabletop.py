@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from airscene.config import EVAL_SEED
-from airscene.data.files import given
+from airscene.data.downloads import given
 from airscene.experiments import plots
 from airscene.experiments.illustration import from_above
 from airscene.experiments.page import Page

@@ -11,7 +11,7 @@ from airscene.config import require
 from airscene.errors import AirsceneError
 from airscene.inverse.config import WORLDS
 from airscene.renderers import Slots
-from airscene.renderers.files import world_from_files
+from airscene.renderers.mesh_files import world_from_files
 from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, World
 
 

@@ -26,7 +26,7 @@ BACK, PLAIN, DIM, FAINT, LINE = "#0d1014", "#eef1f5", "#8a93a0", "#2a3038", "#6d
 GRID = (290, 40, 1240, 680)
 """Where a training frame has its scenes."""
 
-Frame = UInt8[np.ndarray, "720 1280 3"]
+Still = UInt8[np.ndarray, "720 1280 3"]
 
 
 class Canvas:
@@ -36,7 +36,7 @@ class Canvas:
         self.image = Image.new("RGB", (WIDTH, HEIGHT), BACK)
         self.draw = ImageDraw.Draw(self.image)
 
-    def array(self) -> Frame:
+    def array(self) -> Still:
         """The frame."""
         return np.array(self.image)
 
@@ -163,7 +163,7 @@ def writer() -> ModuleType:
 
 
 @contextmanager
-def movie(path: Path, rate: int) -> Iterator[Callable[[Frame], None]]:
+def movie(path: Path, rate: int) -> Iterator[Callable[[Still], None]]:
     """What adds a frame to a film (H.264 in MP4); the film is there when the block succeeds."""
     imageio = writer()
     options = {"codec": "libx264", "pixelformat": "yuv420p", "macro_block_size": 2}

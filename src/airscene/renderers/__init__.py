@@ -9,7 +9,7 @@ warp.py      MuJoCo Warp, ray casting in the compiled program (fast on a GPU)
 function.py  any Python function
 world.py     what stands on the table: one MJCF for the first two
 meshes.py    crockery, computed
-files.py     what stands on the table, from mesh files
+mesh_files.py  the same, from mesh files
 """
 
 from abc import ABC, abstractmethod

@@ -59,7 +59,7 @@ class Light:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ThingKind:
     """Something that can stand on the table."""
 
     name: str
@@ -81,7 +81,7 @@ class Kind:
 class World:
     """The table, its kinds of things, and how many of each there can be."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ThingKind, ...]
     slots: int
     camera: Camera = CAMERA
     orbit: bool = False
@@ -191,7 +191,7 @@ def _placed(x: Array, y: Array, yaw: Array) -> Float[Array, "*batch 7"]:
     return jnp.stack([x, y, zero, jnp.cos(half), zero, zero, jnp.sin(half)], axis=-1)
 
 
-def _assets(kind: Kind, sizes: tuple[float, ...]) -> str:
+def _assets(kind: ThingKind, sizes: tuple[float, ...]) -> str:
     """A kind's texture, material, and meshes, as MJCF."""
     name = kind.name
     texture = f'texture="{name}" ' if kind.texture else ""
@@ -249,21 +249,21 @@ MJCF = """\
 
 OBJECTS = World(
     kinds=(
-        Kind(
+        ThingKind(
             "cube",
             'type="box" size="0.08 0.08 0.08" pos="0 0 0.08" material="cube"',
             symmetry=90.0,
             radius=0.1,
             colour=(0.85, 0.12, 0.1),
         ),
-        Kind(
+        ThingKind(
             "sphere",
             'type="sphere" size="0.085" pos="0 0 0.085" material="sphere"',
             symmetry=0.0,
             radius=0.085,
             colour=(0.15, 0.25, 0.9),
         ),
-        Kind(
+        ThingKind(
             "cylinder",
             'type="cylinder" size="0.07 0.1" pos="0 0 0.1" material="cylinder"',
             symmetry=360.0,
@@ -282,9 +282,11 @@ the light off at 1 before it multiplies it with a texture (Warp does not): so bo
 """
 
 
-def _crockery(name: str, mesh: meshes.Mesh, symmetry: float, radius: float, colour: Colour) -> Kind:
+def _crockery(
+    name: str, mesh: meshes.Mesh, symmetry: float, radius: float, colour: Colour
+) -> ThingKind:
     geom = f'type="mesh" mesh="{name}" material="{name}"'
-    return Kind(name, geom, symmetry, radius, colour, mesh=meshes.inline(mesh))
+    return ThingKind(name, geom, symmetry, radius, colour, mesh=meshes.inline(mesh))
 
 
 TABLETOP = World(

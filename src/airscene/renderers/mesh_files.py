@@ -15,7 +15,7 @@ from jaxtyping import Float
 from PIL import Image
 
 from airscene.errors import AirsceneError
-from airscene.renderers.world import NEARER, Colour, Kind, World
+from airscene.renderers.world import NEARER, Colour, ThingKind, World
 
 LITE = "_lite"
 """Ends the stems of coarser meshes."""
@@ -45,10 +45,12 @@ def world_from_files(
     return World(tuple(kinds), slots, NEARER, orbit)
 
 
-def _kind(stem: str, path: Path, plain: bool) -> Kind:
+def _kind(stem: str, path: Path, plain: bool) -> ThingKind:
     """One mesh, with its texture or in its colour."""
     name, mesh = re.sub(r"\W", "_", stem), f"file={quoteattr(str(path))}"
-    kind = Kind(name, f'type="mesh" mesh="{name}" material="{name}"', symmetry=360.0, mesh=mesh)
+    kind = ThingKind(
+        name, f'type="mesh" mesh="{name}" material="{name}"', symmetry=360.0, mesh=mesh
+    )
     picture = path.with_name(f"{stem}.png")
     if picture.exists() and (plain or path.suffix.lower() != ".obj"):  # STL knows no textures
         kind = replace(kind, colour=_mean_colour(picture))
@@ -71,7 +73,7 @@ def _mean_colour(path: Path) -> Colour:
     return round(float(r), 3), round(float(g), 3), round(float(b), 3)
 
 
-def _vertices(kind: Kind, path: Path) -> Float[np.ndarray, "vertices 3"]:
+def _vertices(kind: ThingKind, path: Path) -> Float[np.ndarray, "vertices 3"]:
     """As MuJoCo reads them."""
     try:
         mujoco = import_module("mujoco")
