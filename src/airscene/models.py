@@ -27,17 +27,17 @@ DESCRIPTIONS = {
 """What the bundled models are for."""
 
 P = TypeVar("P", bound=BasePredictor)
-Flat = Literal["digits", "digits-difference", "sprites", "omniglot"]
-Solid = Literal["objects", "tabletop", "tabletop-camera"]
+AIRName = Literal["digits", "digits-difference", "sprites", "omniglot"]
+InverseName = Literal["objects", "tabletop", "tabletop-camera"]
 
 
 @overload
 def load(
-    source: Flat, max_objects: int | None = None, canvas: int | None = None
+    source: AIRName, max_objects: int | None = None, canvas: int | None = None
 ) -> "Predictor": ...
 @overload
 def load(
-    source: Solid, max_objects: int | None = None, canvas: int | None = None
+    source: InverseName, max_objects: int | None = None, canvas: int | None = None
 ) -> "InversePredictor": ...
 @overload
 def load(

@@ -16,7 +16,7 @@ from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
 from airscene.io import weights
 from airscene.io.frames import Frame, Places
-from airscene.models import DESCRIPTIONS, Flat, Solid, bundled
+from airscene.models import DESCRIPTIONS, AIRName, InverseName, bundled
 from airscene.registry import KINDS
 
 
@@ -156,8 +156,8 @@ def test_the_bundled_models_have_the_current_format_and_a_kind() -> None:
 
 def test_bundled_names_have_types() -> None:
     """`load` promises a type for each bundled name."""
-    assert set(bundled()) == {*get_args(Flat), *get_args(Solid)} == set(DESCRIPTIONS)
-    for names, kind in ((Flat, "air"), (Solid, "inverse")):
+    assert set(bundled()) == {*get_args(AIRName), *get_args(InverseName)} == set(DESCRIPTIONS)
+    for names, kind in ((AIRName, "air"), (InverseName, "inverse")):
         assert {airscene.load(name).kind for name in get_args(names)} == {kind}
 
 

@@ -9,11 +9,11 @@ from jaxtyping import Array
 
 from airscene.air.config import ModelConfig
 from airscene.air.model import AIR, Inference
-from airscene.kinds.predictor import Answers, Program
+from airscene.kinds.predictor import Exported, NamedArrays
 from airscene.nn import attention
 
 
-def program(air: AIR, unrolled: bool = False) -> Program:
+def program(air: AIR, unrolled: bool = False) -> Exported:
     """Images in, named arrays out; `unrolled` for what cannot stop early."""
     infer = air.infer_unrolled if unrolled else air.infer
     return lambda x: _scenes(air, infer(_seen(air.config, x)))
@@ -33,7 +33,7 @@ def _seen(c: ModelConfig, x: Array) -> Array:
     return jnp.clip(c.contrast * x, 0.0, 1.0) if c.invert or c.level or c.contrast != 1 else x
 
 
-def _scenes(air: AIR, found: Inference) -> Answers:
+def _scenes(air: AIR, found: Inference) -> NamedArrays:
     """What `Predictor` makes of an `Inference`, for images of the model's own size."""
     c, steps = air.config, air.config.max_objects
     count = jnp.argmax(found.log_q, axis=1).astype(jnp.int32)

@@ -22,7 +22,7 @@ from airscene.air.tiling import infer_tiled
 from airscene.errors import AirsceneError
 from airscene.io.arrow import Array, Schema, Table
 from airscene.io.frames import Frame, Places, as_array, as_float_image, as_seen
-from airscene.kinds.predictor import BasePredictor, Program
+from airscene.kinds.predictor import BasePredictor, Exported
 
 REDUCED = 3.0
 """A picture so many times larger than the model's is better cut into tiles."""
@@ -230,7 +230,7 @@ class Predictor(BasePredictor[Scene]):
         """A table of many images at once, without a `Scene` for each."""
         return columns.table(file, error, places, answers(places, found))
 
-    def program(self, unrolled: bool = False) -> Program:
+    def program(self, unrolled: bool = False) -> Exported:
         """What `infer` turns into `Scene`s, as named arrays."""
         return program(self.air, unrolled)
 

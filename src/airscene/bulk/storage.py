@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from airscene.errors import AirsceneError
-from airscene.io import weights as checkpoint
 from airscene.io.arrow import arrow
+from airscene.io.files import atomic
 
 BUFFER = 2**20
 """Bytes that are read at once: from elsewhere, each reading is a request."""
@@ -123,7 +123,7 @@ class _There(_Source, io.BufferedReader): ...
 def write(name: str, data: Any) -> None:
     """Write a file, all of it or nothing."""
     if not is_uri(name):
-        with checkpoint.atomic(Path(name)) as temporary:
+        with atomic(Path(name)) as temporary:
             temporary.write_bytes(data)
         return
     with _clear("write", name):

@@ -86,7 +86,8 @@ def report(argv: list[str]) -> int:
 
     run = Run.open(options.run)
     with screen(stderr=True).status("evaluating and writing the report"):
-        print(report_run(run))
+        page, _, _ = report_run(run)
+    print(page)
     return 0
 
 

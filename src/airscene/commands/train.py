@@ -109,8 +109,8 @@ def _run(name: str, words: list[str], options: Train) -> "Run":
     run = Run.open(out)
     if run.preset != name:
         raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
-    if name == "folder" and run.config.data.path != options.training.data.path:
-        raise AirsceneError(f"{out} is a run on {run.config.data.path}")
+    if name == "folder" and run.config.subject != options.training.subject:
+        raise AirsceneError(f"{out} is a run on {run.config.subject}")
     asked = _parse(name, words, run.config)  # a resumed run keeps its settings
     for setting, value in differences(run.config, asked.training).items():
         option = setting.replace("_", "-")
@@ -143,7 +143,6 @@ def _looked_at(path: str, words: list[str]) -> TrainConfig:
 
 
 def _train(run: "Run", options: Train) -> int:
-    from airscene.models import load
     from airscene.runs.results import report_run
     from airscene.runs.train import train_with_table
     from airscene.training import processes
@@ -159,9 +158,8 @@ def _train(run: "Run", options: Train) -> int:
     if not processes.first():
         return 0
     with console.status("evaluating and writing the report"):
-        report = report_run(run)
-    result = json.loads((run.path / "result.json").read_text())
-    print_result(result, run.kind.measures(load(run.path)), console)
+        report, result, measures = report_run(run)
+    print_result(result, measures, console)
     console.print(f"model:  {run.model}\nreport: {report}", soft_wrap=True, highlight=False)
     return 0
 

@@ -109,7 +109,8 @@ def _schemas() -> dict[str, Any]:
         "Thing": _object(
             {**thing, "presence": number, "kinds": pose, "sd": pose}
             | {"outside": {"type": "boolean"}},
-            {"position_cm": _list(number, 2), "angle_deg": {"type": ["number", "null"]}},
+            {"position_cm": _list(number, 2), "angle_deg": {"type": ["number", "null"]}}
+            | {"symmetry": number},
         ),
         "Layout": _object(
             {"count": whole, "presence": NUMBERS, "objects": _list(_ref("schemas", "Thing"))},

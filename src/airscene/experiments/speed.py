@@ -19,7 +19,6 @@ from airscene.experiments import optimise, plots
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text
 from airscene.inverse.objective import Likelihood
-from airscene.inverse.predictor import infer_compiled as invert_compiled
 from airscene.inverse.problem import WORLDS
 from airscene.io.files import write_text
 from airscene.models import load
@@ -96,7 +95,7 @@ def _objects(size: Size) -> list[Row]:
     predictor = load("objects")
     small, picture = np.zeros((1, 32, 32, 3), np.float32), np.zeros((128, 128, 3), np.uint8)
     repeats = size.repeats * size.images
-    program = seconds(lambda: invert_compiled(predictor.network, small), repeats)
+    program = seconds(lambda: predictor.compiled(small), repeats)
     whole = seconds(lambda: predictor.infer(picture) and None, repeats)
     rows = [_row("3D, 1 object, AIR", program, whole, 1)]
     try:
@@ -131,7 +130,7 @@ def _batches(size: Size) -> list[Row]:
     tables = jax.numpy.zeros((many, 32, 32, 3))
     calls = {
         "2D, 0 to 2 digits, AIR": lambda: infer_compiled(digits.air, x),
-        "3D, 1 object, AIR": lambda: invert_compiled(objects.network, tables),
+        "3D, 1 object, AIR": lambda: objects.compiled(tables),
     }
     return [
         {"what": what, "batch": many, "images/s": round(many / seconds(call, size.repeats))}

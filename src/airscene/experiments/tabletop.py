@@ -22,14 +22,15 @@ from airscene.experiments.illustration import from_above
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, spread
 from airscene.inverse import evaluation
-from airscene.inverse import predictor as inference
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.model import InverseNetwork
 from airscene.inverse.pictures import Pictures, make_pictures, render_all
+from airscene.inverse.predictor import InversePredictor
+from airscene.inverse.predictor import small as small_image
 from airscene.inverse.problem import WORLDS, Problem, make_problem
 from airscene.io.files import write_text
 from airscene.io.images import find_files, named_images
-from airscene.models import Solid, bundled, load
+from airscene.models import InverseName, bundled, load
 from airscene.output import figures
 from airscene.registry import preset
 from airscene.renderers import Renderer, Slots, make_renderer
@@ -51,7 +52,7 @@ SHORT = {"air": "AIR", "randomised": "random looks"}
 """Those that are tried on pictures of another kind."""
 BASELINE = ("air", "supervised", "air-once", "supervised-once")
 """AIR, and what it is compared with."""
-BUNDLED: dict[str, Solid] = {"air": "tabletop", "camera": "tabletop-camera"}
+BUNDLED: dict[str, InverseName] = {"air": "tabletop", "camera": "tabletop-camera"}
 """What models of which names may come along."""
 MEASURES = {
     "count_accuracy": ("counts, %", 100, 1),
@@ -370,12 +371,12 @@ def photographs(models: dict[str, Trained]) -> dict[str, tuple[str, Any]]:
     large = replace(
         models["air"].network.config, input_size=RENDER_SIZE, likelihood_size=RENDER_SIZE
     )
-    rows = {"photograph": [inference.small(image, large) for image in images]}
+    rows = {"photograph": [small_image(image, large) for image in images]}
     found, marked = 0, 0
     with OpenGL(TABLETOP, RENDER_SIZE, workers=1) as plain:
         for name, label in SHORT.items():
             if name in models:
-                predictor = inference.InversePredictor(models[name].network, renderer=plain)
+                predictor = InversePredictor(models[name].network, renderer=plain)
                 layouts = predictor.infer(images)
                 rows[label] = [predictor.render(layout) for layout in layouts]
                 found += sum(layout.count > 0 for layout in layouts)

@@ -24,7 +24,7 @@ from jax import export as jax_export
 from airscene.errors import AirsceneError
 from airscene.export.lowering import plain
 from airscene.io.files import atomic
-from airscene.kinds.predictor import Answers, BasePredictor, Program
+from airscene.kinds.predictor import BasePredictor, Exported, NamedArrays
 from airscene.version import __version__
 
 TOLERANCE = 1e-3
@@ -90,7 +90,7 @@ def to_stablehlo(predictor: BasePredictor, name: str) -> bytes:
         ) from None
 
 
-def from_stablehlo(content: bytes) -> Program:
+def from_stablehlo(content: bytes) -> Exported:
     """The program of such a file."""
     call: Any = jax_export.deserialize(bytearray(content)).call
     return call
@@ -122,7 +122,7 @@ def to_onnx(predictor: BasePredictor, name: str) -> bytes:
         return model.SerializeToString()
 
 
-def from_onnx(content: bytes) -> Program:
+def from_onnx(content: bytes) -> Exported:
     """The program of such a file, run by onnxruntime."""
     with _onnx() as (_, _, onnxruntime):
         options = onnxruntime.SessionOptions()
@@ -130,7 +130,7 @@ def from_onnx(content: bytes) -> Program:
         session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
-    def call(x: Any) -> Answers:
+    def call(x: Any) -> NamedArrays:
         try:
             return dict(zip(names, session.run(names, {"images": np.asarray(x)}), strict=True))
         except Exception as error:
@@ -177,7 +177,7 @@ def _onnx() -> Iterator[tuple[Any, Any, Any]]:
 # --- The check ------------------------------------------------------------------------------
 
 
-def compared(predictor: BasePredictor, exported: Program) -> float:
+def compared(predictor: BasePredictor, exported: Exported) -> float:
     """The largest difference between an exported program's answers and JAX's."""
     images = predictor.examples(sum(CHECKED))
     expected = jax.device_get(jax.jit(predictor.program())(images))
@@ -190,7 +190,7 @@ def compared(predictor: BasePredictor, exported: Program) -> float:
     return float(np.max(gaps))
 
 
-def difference(mine: Answers, other: Answers) -> float:
+def difference(mine: NamedArrays, other: NamedArrays) -> float:
     """The largest difference; relative, where values exceed 1. A box may be off by one pixel.
 
     The edge of a box is where a pixel reaches a threshold, which one rounding error decides.

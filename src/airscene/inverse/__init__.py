@@ -2,13 +2,14 @@
 
 The generative model is fixed: a renderer that gives no gradients. What is learned is inference.
 
-problem.py     what is unknown in a scene: slots, kinds, parameters; the problems with names
-config.py      all settings
+config.py      all settings; presets.py: those with names
+problem.py     what is unknown in a scene: slots, kinds of things, parameters
 model.py       the inference network
-objective.py   the likelihood, and what is learned by: enumeration, what slots had better be, the
-               score function, labels
-training.py    the compiled training step; the supervised baseline
-optimise.py    the other baseline: gradient ascent on the likelihood, image by image
+objective.py   the likelihood, and what is learned by
+pictures.py    rendered scenes
+task.py        the training step, and looks at held-out pictures
+predictor.py   what a user holds: images in, `Layout`s out; scene.py: these
 evaluation.py  presence, kinds, positions and angles against the truth
-inference.py   what a user holds: images in, `Setting`s out
+kind.py        where the rest of the package finds all this, and report, comparison, export, served
+fitting.py     `airscene.invert`
 """

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from airscene.inverse.model import InverseNetwork
-from airscene.kinds.predictor import Answers
+from airscene.kinds.predictor import NamedArrays
 
 
-def layouts(network: InverseNetwork, x: Array) -> Answers:
+def layouts(network: InverseNetwork, x: Array) -> NamedArrays:
     """What `InversePredictor` makes of images of the network's own size."""
     slots, omega = jax.vmap(network.best)(x)
     always = network.problem.presence == 1

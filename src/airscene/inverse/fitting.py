@@ -51,7 +51,7 @@ def invert(
     fixed = ("world", "meshes", "randomise", "renderer", "rays", "channels", "likelihood_size")
     config = configured(start, settings, fixed, by="renderer")
     if images is not None and config.objective == "supervised":
-        raise AirsceneError("images come without labels: supervised needs none, but random scenes")
+        raise AirsceneError("supervised needs labels, which your images lack: leave them out")
     looked_at = make_pictures(problem, renderer, 100, ("look", 0))
     if images is None:
         shown = make_pictures(problem, renderer, config.scenes, ("train", config.data_seed))

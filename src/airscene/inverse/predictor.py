@@ -21,7 +21,7 @@ from airscene.inverse.problem import Problem
 from airscene.inverse.scene import Layout, Thing
 from airscene.io.arrow import Schema, arrow
 from airscene.io.frames import Frame, Places, as_float_image
-from airscene.kinds.predictor import BasePredictor, Program
+from airscene.kinds.predictor import BasePredictor, Exported
 from airscene.renderers import Renderer, Slots, box_average
 from airscene.renderers.host import draw
 
@@ -250,7 +250,7 @@ class InversePredictor(BasePredictor[Layout]):
             ]
         )
 
-    def program(self, unrolled: bool = False) -> Program:
+    def program(self, unrolled: bool = False) -> Exported:
         """What `infer` turns into `Layout`s, as named arrays."""
         return lambda x: layouts(self.network, x)
 

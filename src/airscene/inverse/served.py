@@ -78,6 +78,8 @@ class Solid(Served):
 
     def _answer(self, layout: Layout, patches: bool) -> dict[str, Any]:
         answer = layout.to_dict()
+        for values, thing in zip(answer["objects"], layout.objects, strict=True):
+            values["symmetry"] = thing.symmetry
         if patches:
             answer["rendered"] = self._picture(layout)
             answer["renderer"] = self.missing or "available"

@@ -191,7 +191,7 @@ def as_uint8(images: Any) -> np.ndarray:
             f"not {array.shape}"
         )
     if len(array) < 10:
-        raise AirsceneError(f"fit needs at least 10 images, not {len(array)}")
+        raise AirsceneError(f"at least 10 images are needed, not {len(array)}")
     array = array[..., None] if array.ndim == 3 else array
     if array.shape[-1] not in (1, 3):
         raise AirsceneError(f"images must have 1 or 3 channels, not {array.shape[-1]}")

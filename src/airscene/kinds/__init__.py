@@ -3,7 +3,7 @@
 kind.py        `Kind`: one entry for all that a kind can do
 scene.py       `BaseScene`: what was found in an image
 predictor.py   `BasePredictor`: a trained model, ready to take images apart
-evaluation.py  `Evaluator`: figures on held-out data; `Measure`: how figures are written
+evaluation.py  `Evaluator`: figures on held-out data
 served.py      `Served`: a model behind HTTP
 
 `air/` and `inverse/` are the two kinds; their files have the names of these.

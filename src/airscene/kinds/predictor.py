@@ -19,8 +19,8 @@ BATCHES = (1, 16, 256)
 """Compiled batch sizes; what does not fill one is padded with black."""
 
 S = TypeVar("S", bound=BaseScene)
-Answers = dict[str, Any]
-Program = Callable[[Any], Answers]
+NamedArrays = dict[str, Any]
+Exported = Callable[[Any], NamedArrays]
 
 
 class BasePredictor(ABC, Generic[S]):
@@ -162,7 +162,7 @@ class BasePredictor(ABC, Generic[S]):
 
     # --- Export -----------------------------------------------------------------------------
 
-    def program(self, unrolled: bool = False) -> Program:
+    def program(self, unrolled: bool = False) -> Exported:
         """Images in, named arrays out; `unrolled` for what cannot stop early."""
         raise AirsceneError("such a model cannot be exported")
 

@@ -149,7 +149,7 @@ def rows_of_images(
 def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem: Any) -> Figure:
     """The share of things whose error is below a value: positions and angles, by kind.
 
-    A line for each model, given what `inverse.evaluation.errors` says of it.
+    A line for each model, given what `inverse.evaluation.errors_of` says of it.
     """
     panels = [(k, name, "position_cm", "cm") for k, name in enumerate(problem.kinds)]
     panels += [

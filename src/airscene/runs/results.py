@@ -12,6 +12,7 @@ from airscene.kinds.evaluation import Evaluation, Evaluator, Question
 from airscene.kinds.predictor import BasePredictor
 from airscene.models import load
 from airscene.output import report
+from airscene.output.measures import Measures
 from airscene.registry import KINDS
 from airscene.runs.run import Run
 from airscene.training.task import pick
@@ -51,8 +52,11 @@ def seeds_table(run: Run, served: int | None, results: list[dict[str, Any]]) -> 
     return {"served_seed": served, "per_seed": table, "warnings": warnings}
 
 
-def report_run(run: Run) -> Path:
-    """Write report.html and its figures; the evaluation too, so that both are of one model."""
+def report_run(run: Run) -> tuple[Path, dict[str, Any], Measures]:
+    """Write report.html and its figures; the evaluation too, so that both are of one model.
+
+    The page, the figures of result.json, and how these are written.
+    """
     served, kind = load(run.path), run.kind
     with kind.evaluator(served, Question(seed=EVAL_SEED, scenes=EVAL_SCENES)) as evaluator:
         evaluation, result = evaluate_all(served, run, evaluator)
@@ -66,8 +70,9 @@ def report_run(run: Run) -> Path:
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
     title = f"airscene: {run.preset}"
-    page, pictures = report.build_report(title, facts, result, made.figures, kind.measures(served))
-    return report.write(run.path / "report.html", page, pictures)
+    measures = kind.measures(served)
+    page, pictures = report.build_report(title, facts, result, made.figures, measures)
+    return report.write(run.path / "report.html", page, pictures), result, measures
 
 
 def write_result(folder: Path, result: dict[str, Any]) -> Path:

@@ -150,7 +150,10 @@ class Task(ABC):
 
     @abstractmethod
     def data(self, mesh: Mesh) -> tuple[Data, Any]:
-        """On the devices: what all seeds share, and what each has for itself (a seeds axis)."""
+        """On the devices: what all seeds share, and what each has for itself (a seeds axis).
+
+        The loop calls it before `start`, which may depend on the data.
+        """
 
     @abstractmethod
     def look(self, models: Any) -> PyTree:
@@ -212,7 +215,7 @@ def adam(config: RunConfig) -> optax.GradientTransformation:
     schedule = optax.join_schedules(
         [
             optax.linear_schedule(0.0 if warmup else rate, rate, warmup),
-            optax.cosine_decay_schedule(rate, last - warmup, rate / 10 / rate),
+            optax.cosine_decay_schedule(rate, last - warmup, rate / 10 / rate),  # to rate / 10
         ],
         [warmup],
     )

@@ -726,7 +726,7 @@ function describe(thing) {
   const { x, y, yaw } = thing.pose;
   const [sdX, sdY] = [thing.sd.x, thing.sd.y].map((v) => (v ? ` ± ${(100 * v).toFixed(1)}` : ""));
   rows.push(["To the right", `${centimetres(x)}${sdX} cm`], ["Away from us", `${centimetres(y)}${sdY} cm`]);
-  const symmetry = { cube: 90, sphere: 0 }[thing.kind] ?? 360;
+  const symmetry = thing.symmetry ?? 360;
   const turned = (((yaw * 180) / Math.PI) % symmetry + symmetry) % symmetry;
   rows.push(["Turned by", symmetry ? `${turned.toFixed(0)}°` : "looks the same from all sides"]);
   if (thing.outside) rows.push(["Please note", "Far outside of the table: a picture of another kind?"]);
