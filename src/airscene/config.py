@@ -246,13 +246,19 @@ def from_dict(cls: type[T], values: Any) -> T:
     """The configuration that `dataclasses.asdict` turned into `values`."""
     if not isinstance(values, dict):
         raise AirsceneError(f"a configuration must be a JSON object, not {type(values).__name__}")
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     unknown = sorted(set(values) - set(hints))
     if unknown:
         raise AirsceneError(
             f"unknown setting {unknown[0]!r} (written by another version of airscene?)"
         )
     return cls(**{name: _coerce(hints[name], value, name) for name, value in values.items()})
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """The types of a configuration's settings."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _coerce(hint: Any, value: Any, name: str) -> Any:

@@ -21,7 +21,7 @@ from airscene.inverse import evaluation, objective
 from airscene.inverse.config import InverseConfig, NetworkConfig
 from airscene.inverse.model import InverseNetwork, PatchCore, SlotOmega
 from airscene.inverse.objective import Alternatives, Likelihood
-from airscene.inverse.pictures import make_pictures
+from airscene.inverse.pictures import Pictures, make_pictures
 from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.problem import Problem, make_problem
 from airscene.inverse.task import InverseTask
@@ -645,6 +645,31 @@ def test_a_model_of_a_renderer_is_saved_and_loaded(tmp_path):
     assert again.infer(picture).to_json() == model.infer(picture).to_json()
     with pytest.raises(AirsceneError, match="fixed"):
         airscene.load(tmp_path / "model.safetensors", max_objects=3)
+
+
+def test_the_score_function_trains_in_chunks_of_two_lengths():
+    config = InverseConfig(
+        steps=5, eval_every=3, batch=2, objective="score", scenes=4, warmup=0, model=CONFIG
+    )
+    shown = make_pictures(PROBLEM, RENDERER, 4, ("train", 0))
+    (*_, last) = train(InverseTask(config, RENDERER, PROBLEM, shown, shown))
+    assert last.step == 5 and np.isfinite(last.seen.elbo).all()
+
+
+def test_what_is_no_image_is_one_line():
+    with pytest.raises(AirsceneError, match="an image must be"):
+        InversePredictor(network()).infer([[0.0, 1.0], [1.0, 0.0]])
+
+
+def test_pictures_of_a_users_own_have_no_truth():
+    """Nothing is measured against a truth that nobody knows; training goes on all the same."""
+    config = InverseConfig(steps=1, batch=2, warmup=0, model=CONFIG)
+    shown = make_pictures(PROBLEM, RENDERER, 4, ("train", 0))
+    task = InverseTask(config, RENDERER, PROBLEM, Pictures(shown.images), Pictures(shown.images))
+    (last,) = train(task)
+    assert set(task.row(1, last.seen, 0.0).figures) == {"log_likelihood"}
+    with pytest.raises(AirsceneError, match="nothing is known"):
+        _ = Pictures(shown.images).known
 
 
 def test_large_images_are_averaged_down():

@@ -199,6 +199,7 @@ def test_what_diverges_is_a_result(tmp_path: Path, capsys) -> None:
         (["digits", "--set", "steps=10", "--set", "steps=20"], "given twice"),
         (["digits", "--set", "saturate=yes"], "one of true, false"),
         (["digits", "--set", "core=cnn"], "no core 'cnn'; there are lstm, difference, whole"),
+        (["digits", "--set", "kind=air"], "no setting 'kind'"),
         (["digits", "--set", "size-mean=0.5,-1"], "size-mean must be positive, not -1"),
         (["digits", "--set", "counts=0,1;a"], "counts must be a whole number, not 'a'"),
         (["digits", "--set", "seeds=1,2"], "--seeds"),

@@ -14,7 +14,7 @@ from airscene.bulk.jobs import Job
 from airscene.errors import AirsceneError
 from airscene.io.arrow import Table, arrow
 from airscene.io.frames import Frame, Places
-from airscene.kinds.predictor import BATCHES
+from airscene.kinds.predictor import BATCHES, BasePredictor
 from airscene.models import load, resolve
 
 BATCH, WEIGHTS = BATCHES[-1], "_model.safetensors"
@@ -41,7 +41,9 @@ class Infer(Job):
             raise AirsceneError(f"a part has at least 1 image, not {part}")
         predictor = load(model, max_objects, canvas)
         self.weights = resolve(model)
-        self.predictor = predictor
+        # What reads has no arrays: they would take a device wherever the job is sent.
+        self.reader = predictor.like(jax.eval_shape(lambda: predictor.model))
+        self.predictor: BasePredictor | None = None
         self.columns = image_column, id_column
         self.collection = list(collection)
         self.settings = {
@@ -60,7 +62,7 @@ class Infer(Job):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Of an image as the model sees it."""
-        size = self.predictor.size
+        size = self.reader.size
         return size.height, size.width, size.channels
 
     def plan(self) -> Iterator[tuple[int, Any]]:
@@ -86,7 +88,7 @@ class Infer(Job):
                 frame, error = blank, image
                 if isinstance(image, np.ndarray):
                     try:
-                        frame, error = self.predictor.frame(image), None
+                        frame, error = self.reader.frame(image), None
                     except AirsceneError as why:
                         error = why
                 names.append(name)
@@ -121,6 +123,7 @@ class Infer(Job):
 
     def work(self, index: int, table: Table) -> Table:
         """What is in the images of a part."""
+        assert self.predictor is not None  # since `start`
         table, rows = table.combine_chunks(), len(table)
         x = np.zeros((-(-rows // BATCH) * BATCH, *self.shape), np.float32)  # whole batches
         pixels = table["pixels"].chunk(0)

@@ -6,7 +6,6 @@ import numpy as np
 from airscene.errors import AirsceneError
 from airscene.inverse.evaluation import (
     LayoutEvaluator,
-    best_guesses,
     count_key,
     errors_of,
     measures_of,
@@ -26,8 +25,9 @@ def compare(a: InversePredictor, b: InversePredictor, question: Question) -> Com
         raise AirsceneError("the two models are of different worlds: no common images")
     with LayoutEvaluator(a, question) as evaluator:
         shown, renderer = evaluator.pictures, evaluator.renderer
-        figures_ = [evaluator.measure(m).result | evaluator.once(m) for m in (a, b)]
-        found = [best_guesses(model.network, shown.images) for model in (a, b)]
+        measured = [evaluator.measure(model) for model in (a, b)]
+        figures_ = [m.result | evaluator.once(p) for m, p in zip(measured, (a, b), strict=True)]
+        found = [m.found for m in measured]
         errors = [errors_of(a.problem, slots, shown.known) for slots in found]
         count = [np.sum(np.asarray(slots.present) > 0, axis=1) for slots in found]
         true = errors[0]["there"].sum(axis=1)

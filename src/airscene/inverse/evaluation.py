@@ -106,7 +106,7 @@ def figures_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
     if problem.camera is not None:
         off = camera_error(found, truth)
         result |= {"camera_deg_median": _median(off), "camera_deg_90": _quantile(off, 0.9)}
-    if problem.slots > 1 and problem.name in WORLDS:
+    if problem.slots > 1 and _of_a_world(problem):
         clear = ~overlapping(problem, truth)
         result["scenes_clear"] = int(clear.sum())
         result["count_accuracy_clear"] = _mean(right[clear])
@@ -121,6 +121,12 @@ def figures_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
         first = problem.kinds[problem.turned[0]]
         result["rotation_deg_median"] = result[f"rotation_deg_median_{first}"]
     return result
+
+
+def _of_a_world(problem: Problem) -> bool:
+    """Whether its things are those of a world, and not a user's own under the same name."""
+    known = problem.name in WORLDS
+    return known and problem.kinds == tuple(kind.name for kind in problem.world.kinds)
 
 
 def _numpy(slots: Slots) -> Slots:

@@ -102,8 +102,9 @@ class InversePredictor(BasePredictor[Layout]):
 
     def frame(self, image: np.ndarray) -> Frame:
         """An image as the network sees it."""
+        pixels = small(image, self.network.config)  # says what is wrong with it
         height, width = np.shape(image)[:2]
-        return Frame(small(image, self.network.config), height, width, (1.0, 1.0), (0.0, 0.0))
+        return Frame(pixels, height, width, (1.0, 1.0), (0.0, 0.0))
 
     def compiled(self, x: Any) -> tuple[Slots, SlotOmega]:
         """Slots and all distributions, for a batch of images of the network's size."""

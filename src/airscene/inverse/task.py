@@ -92,6 +92,13 @@ class InverseProgram(Program):
         turn = camera.step if camera else 0.0
         return differentiable(self.renderer, problem.steps, self.config.central, turn)
 
+    def close(self) -> None:
+        """Close the renderer, and let go of it."""
+        vars(self).pop("_render", None)
+        renderer = vars(self).pop("renderer", None)
+        if renderer is not None:
+            renderer.close()
+
     def begin(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """A network."""
         return InverseNetwork(self.problem, self.config.model, self.usual, key), None
@@ -217,8 +224,8 @@ class InverseTask(Task):
             yield
 
     def close(self) -> None:
-        """Close the renderer."""
-        self.program.renderer.close()
+        """Close the renderer, if it was started; compiled programs outlive it."""
+        self.program.close()
 
     def look(self, models: InverseNetwork) -> Look:
         """At the held-out pictures."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from airscene.renderers import Renderer, Slots
@@ -29,7 +30,7 @@ def differentiable(
     `camera_step` is its own. The gradient of things that are not present is zero. What is present,
     and of what kind, has none.
     """
-    sizes = jnp.asarray(steps, jnp.float32)
+    sizes = np.asarray(steps, np.float32)  # no tracer, whoever asks first
 
     @jax.custom_vjp
     def rendered(pose: Array, camera: Array | None, present: Array, kind: Array) -> Images:

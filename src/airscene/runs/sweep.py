@@ -82,7 +82,9 @@ class Sweep:
     def text(self) -> str:
         """What sweep.json says."""
         seeds, every = self.cells[0].config.seeds, [asdict(cell.config) for cell in self.cells]
-        digest = hashlib.sha256(json.dumps(every).encode()).hexdigest()  # of all settings there are
+        digest = hashlib.sha256(
+            json.dumps(every, sort_keys=True).encode()
+        ).hexdigest()  # of all settings there are
         said = {"preset": self.preset, "settings": self.values, "seeds": seeds, "sha256": digest}
         return json.dumps(said, indent=2) + "\n"
 
@@ -203,7 +205,7 @@ def _listed(names: Any) -> str:
 
 def _kinds(cls: Any) -> dict[str, Any]:
     """The type of every setting, as `config.flat` names them."""
-    hints = typing.get_type_hints(cls)
+    hints = config.hints_of(cls)
     parts = [_kinds(hints.pop(part)) for part in ("model", "data") if part in hints]
     return hints | {name: kind for part in parts for name, kind in part.items()}
 
