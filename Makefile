@@ -24,6 +24,7 @@ test: $(VENV)/.installed-dev lint
 
 long: $(VENV)/.installed-dev
 	$(FAST) $(BIN)/pytest -n auto --dist worksteal -m long --ignore tests/contract
+	$(BIN)/pytest -n auto --dist worksteal -m long tests/contract
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

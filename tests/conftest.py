@@ -42,6 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
         shutil.rmtree(PROGRAMS)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs of the contract that resume are long: their reports take most of the time."""
+    for item in items:
+        if getattr(item, "originalname", "") == "test_a_stored_run_resumes_to_the_same_numbers":
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def room():
     """Every compiled program maps memory a dozen times, and Linux allows 65,530 times a process.

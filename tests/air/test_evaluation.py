@@ -67,7 +67,7 @@ def test_counts_and_confusion() -> None:
 
 def test_evaluation_of_a_trained_model() -> None:
     model = airscene.load("digits")
-    held_out = make_scenes(DataConfig(), model.config, held_out=True, scenes=200, seed=9)
+    held_out = make_scenes(DataConfig(), model.config, held_out=True, scenes=60, seed=9)
     result = evaluate(model, held_out).result
     assert result["count_accuracy"] >= 0.97
     assert result["box_recall"] >= 0.9

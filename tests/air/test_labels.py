@@ -106,6 +106,7 @@ def test_distances_to_the_nearest_both_ways(n: int):
     assert float(value) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.long
 def test_labels_teach_the_count():
     """Trained with labels of all images, the network soon says their counts; without, not yet."""
     model = replace(SMALL, hidden=64, patch_features=16)

@@ -488,6 +488,7 @@ def actors() -> list[psutil.Process]:
 
 
 @quiet
+@pytest.mark.long
 def test_ray_gives_the_same_when_a_worker_is_killed(ray, pictures, expected, tmp_path) -> None:
     out, killed = tmp_path / "out", tmp_path / "killed"
 

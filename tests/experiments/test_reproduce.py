@@ -47,6 +47,7 @@ def jobs(monkeypatch) -> dict[str, TrainConfig]:
     return made
 
 
+@pytest.mark.long
 def test_generalisation(jobs, tmp_path: Path, capsys) -> None:
     """Trained small, with one seed; then what is there is looked at."""
     out = tmp_path / "result"

@@ -25,6 +25,7 @@ TINY = TrainConfig(
 )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_looks")
 def test_learning(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(learning, "STAGES", (0, 4))
@@ -75,6 +76,7 @@ def test_the_direction_of_a_policy() -> None:
     assert plots.direction(centres, np.zeros((100, 3), bool))[1] == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_looks")
 def test_representation(tmp_path: Path, monkeypatch) -> None:
     def few_scenes(*arguments, **settings):
@@ -118,6 +120,7 @@ def test_representation(tmp_path: Path, monkeypatch) -> None:
     assert (tmp_path / "accuracy" / "cnn-0.csv").stat().st_mtime_ns == again  # not measured again
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_looks")
 def test_labels(tmp_path: Path, monkeypatch) -> None:
     half = replace(TINY, labels=0.5)
