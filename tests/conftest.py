@@ -43,9 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs of the contract that resume are long: their reports take most of the time."""
+    """What Ray does is long, since it starts many processes; so are runs of the contract that
+    resume, since their reports take time.
+    """
+    stored = "test_a_stored_run_resumes_to_the_same_numbers"
     for item in items:
-        if getattr(item, "originalname", "") == "test_a_stored_run_resumes_to_the_same_numbers":
+        if (
+            "ray" in getattr(item, "fixturenames", ())
+            or getattr(item, "originalname", "") == stored
+        ):
             item.add_marker(pytest.mark.long)
 
 

@@ -128,6 +128,7 @@ def the_page_stands_alone(quick: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_looks")
+@pytest.mark.long
 def test_draw_is_reported_without_counts(tmp_path: Path, capsys) -> None:
     small = "--draw-steps 2 --codes 4 --draw-hidden 8 --draw-window 5 --scenes 100 --batch 4"
     steps = ["--steps", "4", "--eval-every", "2", "--watch-counts", "3", "--out"]

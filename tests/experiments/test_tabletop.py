@@ -67,6 +67,7 @@ def small(config: InverseConfig) -> InverseConfig:
     return replace(config, steps=2, eval_every=1, batch=1, scenes=20, model=model)
 
 
+@pytest.mark.long
 def test_from_run_to_page(gl, tmp_path: Path, monkeypatch, capsys) -> None:
     """Some of the models are trained; and not again, if they are there."""
     every = tabletop.jobs(1)

@@ -181,7 +181,7 @@ def test_bad_input_gives_one_line(words, message, capsys, monkeypatch, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_reproduce_objects(gl, tmp_path, monkeypatch, quick):
     """With the model that comes along, or trained small."""
     size = objects.Size(test_scenes=20, optimised=2, restarts=1, steps=2)

@@ -141,10 +141,12 @@ def check_what_travels(program: str) -> None:
     assert len(lines) <= 4
 
 
+@pytest.mark.long
 def test_eight_devices_give_the_numbers_of_one() -> None:
     on_eight("check_layouts()")
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_more_or_fewer_devices(tmp_path: Path) -> None:
     on_eight(f"check_resumption({str(tmp_path)!r})")
 
@@ -351,6 +353,7 @@ def test_each_scene_is_drawn_by_the_process_that_holds_it_once() -> None:
     assert drawn == list(range(CONFIG.data.scenes))
 
 
+@pytest.mark.long
 def test_two_processes_train_one_run_and_the_first_writes_it(tmp_path: Path) -> None:
     (status, out, error), other = ends(*start_two("--steps", "5", cwd=tmp_path))
     assert status == 0, error
