@@ -24,6 +24,7 @@ from airscene.training.devices import Devices, Sharded, gathered, make_mesh, pla
 from airscene.training.loop import snapshot_steps
 from airscene.training.task import (
     LOOK_SCENES,
+    RARE,
     Column,
     Moment,
     Program,
@@ -37,8 +38,6 @@ from airscene.training.task import (
 
 LABEL_KEY = 2_000_003
 """What is added to a seed for the keys of its labelled images."""
-RARE = 0.01
-"""What fewer than this share of the scenes show is a stray, not a habit."""
 
 Images = UInt8[Any, "scenes height width channels"]
 Settings = dict[str, Any] | None

@@ -38,6 +38,7 @@ from airscene.training.devices import Devices, alone
 from airscene.training.task import (
     CHUNK,
     LOOK_SCENES,
+    RARE,
     Column,
     Moment,
     Program,
@@ -51,8 +52,6 @@ from airscene.training.task import (
 
 HOST_CHUNK = 5
 """Steps in one call of the compiled program where each takes a second: Ctrl-C waits for it."""
-RARE = 0.01
-"""What fewer than this share of the slots hold is a stray, not a habit."""
 
 
 class Look(eqx.Module):

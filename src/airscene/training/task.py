@@ -24,6 +24,8 @@ from airscene.training.devices import Devices, alone, placed
 
 LOOK_SCENES = 1_000
 """Held-out scenes that training looks at (seed 0)."""
+RARE = 0.01
+"""What fewer than this share of the scenes (or slots) show is a stray, not a habit."""
 CHUNK = 125
 """The most steps in one call of the compiled program; the host wakes up in between."""
 BEHIND = 10.0, 0.005
