@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Programs are compiled in half the time, and their last bits differ: not for stored numbers.
 FAST := XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
-.PHONY: run check quick test long lint format bench docs clean
+.PHONY: run check quick test tests contract long lint format bench docs dist clean
 
 run: $(VENV)/.installed
 	$(BIN)/airscene train digits --out runs/digits --resume
@@ -18,9 +18,14 @@ check: $(VENV)/.installed-dev
 quick: $(VENV)/.installed-dev
 	$(FAST) $(BIN)/pytest -m quick --ignore tests/contract
 
-test: $(VENV)/.installed-dev lint
+test: $(VENV)/.installed-dev
+	$(MAKE) --jobs=3 lint tests contract
+
+tests: $(VENV)/.installed-dev
 	$(FAST) $(BIN)/pytest -n auto --dist worksteal -m "not long" --ignore tests/contract
-	$(BIN)/pytest -n auto --dist worksteal -m "not long" tests/contract
+
+contract: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "not long" tests/contract
 
 long: $(VENV)/.installed-dev
 	$(FAST) $(BIN)/pytest -n auto --dist worksteal -m long --ignore tests/contract
@@ -42,8 +47,18 @@ bench: $(VENV)/.installed
 docs: $(VENV)/.installed-docs  # into site/; the variable silences a notice of the theme's makers
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+dist: $(VENV)/.installed-dev  # the wheel and the sdist, each tried in an environment of its own
+	rm -rf dist build/try
+	$(BIN)/python -m hatchling build
+	for file in dist/*; do \
+	  rm -rf build/try && $(PYTHON) -m venv build/try \
+	  && build/try/bin/pip install --quiet --disable-pip-version-check -c constraints.txt $$file \
+	  && (cd build && try/bin/airscene --version \
+	  && try/bin/airscene infer digits ../docs/front/edited.png > /dev/null) || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

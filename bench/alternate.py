@@ -1,8 +1,8 @@
-"""Two versions of the code, measured in turns, so that a machine's moods hit both alike.
+"""Measure two versions of the code in turns, so that other load on the machine affects both alike.
 
 python bench/alternate.py "BEFORE" "AFTER" [--times 7]
 
-Each is a command that writes its figures as JSON into the file that stands for {json} in it, e.g.
+BEFORE and AFTER are commands that write their results as JSON into the file {json}, e.g.
 "PYTHONPATH=../old/src python ../old/bench/bench.py --json {json}".
 """
 

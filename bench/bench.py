@@ -1,6 +1,6 @@
-"""Speed and memory of training and inference: `make bench`. Ratios within one run mean the most.
+"""Speed and memory of training and inference: `make bench`. Compare ratios within one run.
 
-Each figure is the median of several timed calls of a warm program.
+Each result is the median of several timed calls of a compiled program.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.predictor import Predictor, infer_compiled
 from airscene.air.task import AIRTask, uncounted
 from airscene.data import make_scenes
+from airscene.data.digits import embedded_digits
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
 from airscene.inverse.config import InverseConfig
@@ -47,7 +48,7 @@ def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:
 
 
 def time_to_99(config: TrainConfig, images: np.ndarray) -> None:
-    """Seconds, compilation included, until 99% of held-out counts are right (one seed)."""
+    """Seconds, including compilation, until 99% of held-out counts are right (one seed)."""
     held_out = make_scenes(config.data, config.model, held_out=True, scenes=1000)
     jax.clear_caches()
     start = time.perf_counter()
@@ -100,6 +101,19 @@ def inference_speed(predictor: Predictor, fast: bool) -> None:
     say(f"batches of {min(256, len(images))}, model.infer (Scene objects)", rate, "images/s")
 
 
+def whole_picture_speed() -> None:
+    """A picture of 1,000x1,000 pixels with 100 digits, in one pass."""
+    glyphs, _ = embedded_digits()
+    rng, x = np.random.default_rng(0), np.zeros((1_000, 1_000), np.float32)
+    for place in range(100):  # one digit in each field of a grid
+        top, left = 100 * np.array(divmod(place, 10)) + rng.integers(0, 80, 2)
+        glyph = glyphs[rng.integers(len(glyphs))].reshape(28, 28)[4:24, 4:24]
+        x[top : top + 20, left : left + 20] = glyph / 255
+    model = load("digits-difference")
+    say("digits found of 100, whole picture", model.infer_picture(x).count)
+    say("whole picture", seconds(lambda: model.infer_picture(x)), "s")
+
+
 def rendering_speed(fast: bool) -> None:
     """Both 3D renderers: images, training steps of `objects`, and its inference."""
     base = preset("objects")
@@ -139,12 +153,13 @@ def rendering_speed(fast: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="digits", help="model to time inference with")
+    parser.add_argument("--model", default="digits", help="model for timing inference")
     arguments, fast, config, images = begin(parser)
     training_speed(config, images, fast)
     time_to_99(config, images)
     scaling(config, fast)
     inference_speed(load(arguments.model), fast)
+    whole_picture_speed()
     rendering_speed(fast)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     say("peak memory of this process", peak, "MiB")

@@ -1,10 +1,10 @@
-"""A large collection by one process and by Ray: speed, and what is left after kill -9.
+"""Process a large collection in one process and with Ray: speed, and results after kill -9.
 
-    python bench/collection.py                     # 100,000 images of 50x50: some minutes, 2 cores
+    python bench/collection.py                     # 100,000 images of 50x50: minutes on 2 cores
     python bench/collection.py --images 10000 --part 512
 
-Rates are those after the second part, so without starting up. The two engines take turns; what else
-is at work on the machine slows both, so its share of the cores is said, and what an image costs.
+Rates are measured after the second part, so they exclude start-up. The two engines take turns.
+Other processes slow both, so their share of the cores and the CPU time per image are also printed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--part", type=int, default=4_096)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--out", type=Path, help="file to write the results to, as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(Path(folder), options.images, options.part, options.rounds)
@@ -60,12 +60,12 @@ def measure(folder: Path, images: int, part: int, rounds: int) -> dict[str, floa
         for name in ("rate", "cost")
     )
     ratio = float(np.median(rates["ray"] / rates["process"]))
-    say(f"Ray has {ratio:.0%} of the throughput of one process (median of {rounds} pairs)")
+    say(f"Ray reaches {ratio:.0%} of the throughput of one process (median of {rounds} pairs)")
     cost = float(np.median(costs["ray"] / costs["process"]))
-    say(f"an image costs {cost:.2f} times the work (median)")
+    say(f"with Ray, an image takes {cost:.2f} times the CPU time (median)")
     reference = table(folder / "process-0")
     files = reference["file"].to_pylist()
-    assert files == sorted(map(str, source.iterdir())), "not every image exactly once"
+    assert files == sorted(map(str, source.iterdir())), "images are missing or repeated"
     results = {"ray": folder / "ray-0"}
     results["a worker killed"] = folder / "worker"
     kill_worker(command(source, results["a worker killed"], part, "ray"), parts)
@@ -82,29 +82,29 @@ def measure(folder: Path, images: int, part: int, rounds: int) -> dict[str, floa
 
 @dataclass(frozen=True)
 class Run:
-    """How a run went, after its second part."""
+    """Measurements of a run, after its second part."""
 
     rate: float
-    """Images a second."""
+    """Images per second."""
     cost: float
-    """Seconds of a core for an image, in all processes of the run."""
+    """CPU seconds per image, in all processes of the run."""
     others: float
-    """Share of the cores that other processes had."""
+    """Share of the cores that other processes used."""
     seconds: float
-    """All of it, with starting up."""
+    """Total time in seconds, including start-up."""
 
     def __str__(self) -> str:
         return (
-            f"{self.rate:6,.0f} images/s after start-up, {1e6 * self.cost:.0f} us of a core each, "
-            f"others had {self.others:.0%} of the cores; {self.seconds:.1f} s in all"
+            f"{self.rate:6,.0f} images/s after start-up, {1e6 * self.cost:.0f} us of CPU each; "
+            f"other processes used {self.others:.0%} of the cores; {self.seconds:.1f} s in total"
         )
 
 
 def watched(words: list[str], out: Path, images: int) -> Run:
-    """Run a command, and see what it and others take."""
+    """Run a command, and measure its CPU time and that of other processes."""
     begun, job = time.monotonic(), start(words)
     while sum(1 for _ in out.glob("part-*")) < 2:
-        assert job.poll() is None, "the job has ended too early"
+        assert job.poll() is None, "the job ended too early"
         time.sleep(0.05)
     done = sum(pq.read_metadata(path).num_rows for path in out.glob("part-*"))
     since, busy, first = time.monotonic(), machine(), family(job)
@@ -125,13 +125,13 @@ def job_parts(out: Path) -> int:
 
 
 def machine() -> float:
-    """Seconds that all cores together have worked."""
+    """CPU seconds used so far on all cores together."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system
 
 
 def family(job: psutil.Popen) -> dict[int, float]:
-    """Seconds that each process of a job has worked."""
+    """CPU seconds used so far by each process of a job."""
     found = {}
     for process in [job, *job.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
@@ -166,7 +166,7 @@ def start(words: list[str]) -> psutil.Popen:
 def half_way(words: list[str], parts: int, job: psutil.Popen) -> None:
     out = Path(words[words.index("--out") + 1])
     while len(list(out.glob("part-*"))) < parts // 2:
-        assert job.poll() is None, "the job has ended too early"
+        assert job.poll() is None, "the job ended too early"
         time.sleep(0.05)
 
 
@@ -198,7 +198,7 @@ def table(out: Path) -> Any:
 
 
 def largest_gap(a: Any, b: Any) -> float:
-    """The largest difference of two tables in a float (relative, for those above 1)."""
+    """The largest difference between the floats of two tables (relative for values above 1)."""
     assert a.schema == b.schema and len(a) == len(b)
     return max(gap(one.chunk(0), other.chunk(0)) for one, other in zip(a, b, strict=True))
 

@@ -1,7 +1,7 @@
-"""From pen to windows, in a real browser: `python bench/latency.py` (needs Chromium, Playwright).
+"""Latency of the demo in a real browser: `python bench/latency.py` (needs Chromium, Playwright).
 
-Draws strokes on the page of `airscene demo` at the pace of a hand. The page measures each: from the
-pointer event to the frame in which its windows are painted.
+Draws strokes on the page of `airscene demo` at the speed of a hand. The page measures the time from
+each pointer event to the frame that shows its windows.
 """
 
 import math
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def measure(address: str) -> list[float]:
-    """Milliseconds of every answer to some strokes."""
+    """Milliseconds until each answer, for two strokes."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1100, "height": 1000})

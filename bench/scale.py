@@ -1,8 +1,8 @@
-"""What one device does, for plans of many: seeds at once, batch sizes, inference, bytes an image.
+"""Speed of one device, for planning larger runs: seeds, batch sizes, inference, bytes per image.
 
-`python bench/scale.py`; docs/scale.md has the figures. The share of the matrix rate is what the
-compiled program's own count of operations comes to, over the rate of one large product of matrices
-of the same numbers (float32, at the precision that training uses), measured in the same run.
+`python bench/scale.py`; docs/scale.md has the results. The share of the matrix rate is the rate of
+operations, as counted by the compiler, divided by the rate of one large matrix product. The product
+is measured in the same run, in float32 at the precision that training uses.
 """
 
 import argparse
@@ -33,14 +33,14 @@ from airscene.training.loop import train_chunk
 
 
 def matrix_rate(side: int) -> float:
-    """Operations a second of a product of two square matrices."""
+    """Operations per second in a product of two square matrices."""
     a = jnp.ones((side, side))
     product = jax.jit(lambda a: a @ a)
     return 2 * side**3 / seconds(lambda: product(a), repeats=5)
 
 
 def operations(config: TrainConfig, images: np.ndarray) -> float:
-    """What the compiler counts for one step."""
+    """Operations in one step, as counted by the compiler."""
     shown = sharded(images, alone())
     task = AIRTask(config)
     lowered = train_chunk.lower(task.program, 1, task.skeleton(), shown, Own())
@@ -49,7 +49,7 @@ def operations(config: TrainConfig, images: np.ndarray) -> float:
 
 
 def training_scale(config: TrainConfig, images: np.ndarray, rate: float, fast: bool) -> None:
-    """Seed-steps a second over seeds, images a second over batches."""
+    """Seed-steps per second by number of seeds, and images per second by batch size."""
     length, each = 100 if fast else 5, operations(config, images)
     say("one training step, batch 64", each / 1e9, "Gop")
     for seeds in (1, 4, 16, 64) if fast else (1, 2, 4):
@@ -65,7 +65,7 @@ def training_scale(config: TrainConfig, images: np.ndarray, rate: float, fast: b
 
 
 def inference_scale(fast: bool) -> None:
-    """Images a second over batches, in the compiled program."""
+    """Images per second of the compiled program, by batch size."""
     predictor, config = load("digits"), preset("digits")
     for size in (256, 4096, 16_384) if fast else (256,):
         scenes = make_scenes(config.data, predictor.config, held_out=True, scenes=size)
@@ -75,7 +75,7 @@ def inference_scale(fast: bool) -> None:
 
 
 def collection_scale(images: np.ndarray) -> None:
-    """What surrounds the model when a collection is worked through: on one core, per image."""
+    """Reading, conversion and writing for a collection, without the model, on one core."""
 
     def encoded() -> Any:
         pq.write_table(found, sink := pa.BufferOutputStream())

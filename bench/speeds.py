@@ -1,4 +1,4 @@
-"""What the benchmarks share: how they begin and end, how figures are said, training's speed."""
+"""Shared by the benchmarks: start and end, printing of results, speed of training."""
 
 import argparse
 import json
@@ -27,8 +27,8 @@ def say(name: str, value: float | str, unit: str = "") -> None:
 def begin(
     parser: argparse.ArgumentParser,
 ) -> tuple[argparse.Namespace, bool, TrainConfig, np.ndarray]:
-    """The options, whether there is a GPU, and what `digits` trains with and on."""
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    """The options, whether a GPU is present, and the configuration and images of `digits`."""
+    parser.add_argument("--json", type=Path, help="also write the results to this file, as JSON")
     arguments = parser.parse_args()
     config = preset("digits")
     images = make_scenes(config.data, config.model, held_out=False).images
@@ -37,7 +37,7 @@ def begin(
 
 
 def end(arguments: argparse.Namespace) -> None:
-    """Write all figures that were said, if that is asked for."""
+    """Write all printed results to the file of `--json`, if given."""
     if arguments.json:
         arguments.json.write_text(json.dumps(RESULTS, indent=2))
 

@@ -1,13 +1,14 @@
-"""Pictures like those of a fluorescence microscope, with known counts.
+"""Generate pictures like those of a fluorescence microscope, with known counts.
 
 python examples/cells.py cells writes
 
-cells/train     1,000 fields of view with 0 to 4 nuclei: 16-bit TIFF, of several sizes, not counted
-cells/test      200 more, and counts.csv
-cells/slides    6 slides of 600x600 pixels with some 80 nuclei each, and counts.csv
+cells/train     1,000 fields of view with 0 to 4 nuclei: 16-bit TIFF, several sizes, no counts
+cells/test      200 more fields of view, and their true counts in counts.csv
+cells/slides    6 slides of 600x600 pixels with about 80 nuclei each, and counts.csv
 
-A nucleus is an uneven, textured ellipse; nuclei may touch, not overlap. The optics blur, the
-background is not black and differs from picture to picture, and photons are counted (Poisson).
+A nucleus is an uneven, textured ellipse. Nuclei may touch but do not overlap. The optics blur the
+picture. The background is not black and varies between pictures. Photon noise (Poisson) and camera
+noise are added.
 """
 
 import csv
@@ -18,11 +19,11 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-PHOTONS = 300.0  # of a bright nucleus, in one pixel
+PHOTONS = 300.0  # photons per pixel from a bright nucleus
 
 
 def nucleus(rng: np.random.Generator) -> np.ndarray:
-    """One nucleus, 15 to 23 pixels across, in a square of 33 pixels."""
+    """Return a random nucleus, 15 to 23 pixels across, in a 33x33 array."""
     y, x = np.mgrid[-16:17, -16:17].astype(float)
     angle = np.arctan2(y, x)
     major, squash = rng.uniform(8.5, 11.5), rng.uniform(0.7, 1.0)
@@ -35,7 +36,7 @@ def nucleus(rng: np.random.Generator) -> np.ndarray:
 
 
 def picture(count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """A picture with `count` nuclei, as a camera of 12 bits stores it."""
+    """Return a picture with `count` nuclei, as a 12-bit camera stores it."""
     light, taken = np.zeros((height, width)), np.zeros((height, width), bool)
     while count:
         cell = nucleus(rng)
@@ -55,7 +56,7 @@ def picture(count: int, height: int, width: int, rng: np.random.Generator) -> np
 
 
 def write(folder: Path, pictures: int, counts, sizes, seed: int, counted: bool) -> None:
-    """So many pictures, and what is on them if that is wanted."""
+    """Write pictures to a folder; if `counted`, also write their true counts to counts.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, rows = np.random.default_rng(seed), []
     for i in range(pictures):
@@ -69,11 +70,11 @@ def write(folder: Path, pictures: int, counts, sizes, seed: int, counted: bool) 
 
 
 def main(out: Path) -> None:
-    """All three folders."""
+    """Write all three folders."""
     write(out / "train", 1_000, range(5), (64, 72, 80), seed=0, counted=False)
     write(out / "test", 200, range(5), (64, 72, 80), seed=1, counted=True)
     write(out / "slides", 6, range(70, 91), (600,), seed=2, counted=True)
-    print(f"written: {out}/train, {out}/test, {out}/slides")
+    print(f"wrote {out}/train, {out}/test and {out}/slides")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Reading the time without ever being told: inverting a clock that Pillow draws.
+"""Learn to read a clock from unlabelled pictures, by inverting a function that draws clocks.
 
-`draw_clock` is an ordinary Python function: two angles in, picture out, no gradients. The network
-sees unlabelled pictures of clocks, and learns which angles would have drawn them.
+`draw_clock` is an ordinary Python function: it takes two angles, draws a picture with Pillow and
+has no gradients. The network sees unlabelled pictures and learns to infer the angles.
 
-python examples/clock.py [STEPS]    (2,000 steps: 40 seconds, and all clocks are read right)
+python examples/clock.py [STEPS]    (2,000 steps take 40 seconds; then all clocks are read right)
 """
 
 import math
@@ -20,7 +20,7 @@ ANGLE = {"sd": math.pi / math.sqrt(3), "step": 0.1, "limit": math.pi, "period": 
 
 
 def draw_clock(present: np.ndarray, kind: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """One clock: `pose` holds the angles of its hands, clockwise from the top."""
+    """Draw one clock; `pose` holds the angles of its hands in radians, clockwise from the top."""
     image = Image.new("RGB", (SIDE, SIDE), (16, 18, 24))
     pen = ImageDraw.Draw(image)
     pen.ellipse((2, 2, SIDE - 3, SIDE - 3), fill=(236, 232, 220))
@@ -33,13 +33,13 @@ def draw_clock(present: np.ndarray, kind: np.ndarray, pose: np.ndarray) -> np.nd
 
 
 def hands(minutes: float) -> np.ndarray:
-    """The angles at so many minutes past twelve, from -pi to pi."""
+    """Return the angles of the hands, from -pi to pi, at a time in minutes past twelve."""
     angles = np.array([minutes / 720, minutes / 60]) * TURN
     return (angles + math.pi) % TURN - math.pi
 
 
 def read(thing: airscene.Thing) -> float:
-    """Minutes past twelve: the long hand tells the minute, the short one the hour."""
+    """Return minutes past twelve: the long hand gives the minute, the short hand the hour."""
     hour, minute = thing.pose["hour"] / TURN * 12, thing.pose["minute"] / TURN * 60 % 60
     return round(hour - minute / 60) % 12 * 60 + minute
 

@@ -1,11 +1,11 @@
-"""A glimpse model of one's own: objects as sums of patterns.
+"""A custom glimpse model: objects as sums of patterns.
 
-A glimpse model says what an object looks like: `encode` turns what is seen in a window into a code,
-`decode` draws a code. All the rest (cores, estimators, inference, reports) stays as it is. In this
-one, each number of the code adds so much of one pattern, or takes it away: the patterns, columns of
-`patterns.weight`, are all that the model knows of objects, and can be looked at.
+A glimpse model describes what an object looks like: `encode` turns the pixels in a window into a
+code, and `decode` renders a code. Cores, estimators, inference and reports stay the same. In this
+model, each number of the code is the weight of one pattern. The patterns are the columns of
+`patterns.weight`: they are all that the model knows about objects, and you can plot them.
 
-python examples/glimpse.py [STEPS]
+python examples/glimpse.py [STEPS [SEED]]
 """
 
 import sys
@@ -24,7 +24,7 @@ from airscene.nn.normal import Normal
 
 
 class Patterns(eqx.Module):
-    """One linear layer each way: factor analysis of logits."""
+    """One linear layer to encode and one to decode: factor analysis of logits."""
 
     analysis: eqx.nn.Linear
     patterns: eqx.nn.Linear
@@ -37,14 +37,14 @@ class Patterns(eqx.Module):
         self.patterns = eqx.nn.Linear(config.codes, pixels, key=keys[1])
 
     def encode(self, x_att, noise):
-        """q(z_what | x_att), the sample of it that `noise` gives, and what that draws."""
+        """Return q(z_what | x_att), its sample for `noise`, and the drawing of that sample."""
         mean, raw_sd = jnp.split(self.analysis(x_att.ravel()), 2)
         what = Normal(mean, positive(raw_sd, start=1.0))
         z_what = what.at(noise)
         return what, z_what, self.decode(z_what)
 
     def decode(self, z_what):
-        """y_att: what an object with this code looks like, between 0 and 1."""
+        """Return y_att, the appearance of an object with this code, between 0 and 1."""
         c = self.config
         logits = self.patterns(z_what) + c.decoder_bias
         return jax.nn.sigmoid(logits).reshape(c.window, c.window, c.channels)
@@ -54,7 +54,7 @@ airscene.register("glimpse", "patterns", Patterns)
 
 
 def main(steps: int, scenes: int = 20_000, max_objects: int = 3, **settings) -> float:
-    """Train on scenes of 0 to 2 digits; the share of 500 held-out scenes that are counted right."""
+    """Train on scenes of 0 to 2 digits; return the accuracy of counts on 500 held-out scenes."""
     train, test = (
         make_scenes(DataConfig(scenes=n), ModelConfig(), held_out=held_out)
         for n, held_out in ((scenes, False), (500, True))
@@ -66,5 +66,6 @@ def main(steps: int, scenes: int = 20_000, max_objects: int = 3, **settings) -> 
 
 
 if __name__ == "__main__":
-    right = main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000)
-    print(f"500 new scenes: {100 * right:.1f}% counted right")
+    words = [int(word) for word in sys.argv[1:]]
+    right = main(words[0] if words else 2_500, seed=words[1] if len(words) > 1 else 0)
+    print(f"500 held-out scenes: {100 * right:.1f}% of counts correct")

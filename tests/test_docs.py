@@ -1,8 +1,12 @@
 """The documentation says what is so: code parses or runs, commands exist, links lead somewhere."""
 
 import ast
+import csv
+import json
 import re
 import shlex
+import subprocess
+import sys
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any
@@ -11,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 import airscene
-from airscene import cli
+from airscene import cli, models
 from airscene.air.config import ModelConfig
 from airscene.air.glimpses import Glimpse
 from airscene.errors import AirsceneError
@@ -150,7 +155,7 @@ def test_there_are_commands_and_code_to_look_at():
     shown = [code for page in PAGES for code, _ in python_blocks(page)]
     assert (ROOT / "examples" / "clock.py").read_text() in "".join(shown)
     assert sum(len(commands(page)) for page in PAGES) > 50
-    assert ["infer", "digits", "*.png", "--overlay", "out"] in commands(ROOT / "README.md")
+    assert ["infer", "digits", "*.png", "--overlay", "seen"] in commands(ROOT / "README.md")
 
 
 @pytest.mark.parametrize(
@@ -216,6 +221,7 @@ def test_the_glimpse_of_the_example_is_one(tiny):
     assert y_att.shape == x_att.shape and y_att.min() > 0 and y_att.max() < 1
 
 
+@pytest.mark.long
 def test_the_glimpse_example_trains(monkeypatch):
     example, made = examples("glimpse"), []
     init = example.Patterns.__init__
@@ -228,3 +234,79 @@ def test_the_glimpse_example_trains(monkeypatch):
     small = {"hidden": 8, "mlp": 8, "codes": 4, "window": 8, "batch": 4, "progress": False}
     assert 0 <= example.main(1, scenes=60, max_objects=1, **small) <= 1
     assert set(made) == {4}
+
+
+@pytest.mark.long
+def test_the_glimpse_example_counts_as_its_page_says(optimised):
+    done = subprocess.run(
+        [sys.executable, "examples/glimpse.py"],
+        cwd=ROOT,
+        env=optimised,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    percent = re.search(r"([0-9.]+)% of counts correct", done.stdout)
+    assert percent and float(percent[1]) >= 98, done.stdout
+
+
+def test_the_edit_example_moves_and_removes(tmp_path):
+    assert examples("edit").main(tmp_path / "edited.png") == [2, 2, 1]
+    both = tmp_path / "edited.png", ROOT / "docs" / "front" / "edited.png"
+    made, shown = (np.asarray(Image.open(path).convert("L"), float) for path in both)
+    assert made.shape == shown.shape and np.abs(made - shown).mean() < 2
+
+
+@pytest.mark.long
+def test_the_cells_example_counts_as_its_page_says(optimised, tmp_path):
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=optimised, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+    airscene_ = ("-m", "airscene.cli")
+    run(str(ROOT / "examples" / "cells.py"), "cells")
+    run(*airscene_, "train", "folder", "cells/train", "--out", "run")
+    run(*airscene_, "eval", "run", "--data", "cells/test", "--out", "test")
+    assert json.loads((tmp_path / "test" / "result.json").read_text())["count_accuracy"] >= 0.99
+    run(*airscene_, "infer", "run", "cells/slides", "--whole", "--format", "csv", "--out", "s.csv")
+    rows = csv.DictReader((tmp_path / "s.csv").read_text().splitlines())
+    found = [int(row["count"]) for row in rows]
+    claimed = re.search(
+        r"with `--whole` \| ([0-9 ]+):", (ROOT / "docs" / "pictures.md").read_text()
+    )
+    assert claimed
+    truth = [int(n) for n in claimed[1].split()]
+    np.testing.assert_allclose(found, truth, atol=1)
+
+
+CARD = {
+    "counts": ("count_accuracy", 0.3),
+    "presence": ("presence_accuracy", 0.3),
+    "kinds": ("identity_accuracy", 0.3),
+    "box recall": ("box_recall", 0.3),
+    "ELBO": ("elbo", 1.5),
+}
+"""Words of the table of bundled models, keys of result.json, and what rounding may change."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", models.bundled())
+def test_a_bundled_model_is_as_good_as_its_card_says(name, optimised, tmp_path, mujoco):
+    card = (ROOT / "src" / "airscene" / "weights" / "README.md").read_text()
+    (row,) = (line for line in card.splitlines() if line.startswith(f"| `{name}.safetensors`"))
+    claims = row.split("|")[4].partition(";")[0]
+    words = [sys.executable, "-m", "airscene.cli", "eval", name, "--out", str(tmp_path)]
+    done = subprocess.run(words, env=optimised, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result, found = json.loads((tmp_path / "result.json").read_text()), {}
+    for word, (key, slack) in CARD.items():
+        claimed = re.search(rf"\b{word} ([0-9.,]+[0-9])(%?)", claims)
+        if claimed:
+            scale = 100 if claimed[2] else 1
+            value = float(claimed[1].replace(",", ""))
+            found[word] = (value, scale * result[key])
+            assert abs(value - scale * result[key]) <= slack, found
+    assert found, claims
+    print(f"{name}: {found}")

@@ -1,10 +1,10 @@
-"""airscene takes an image apart into its objects, without labels.
+"""airscene finds, counts and redraws the objects in images, without labels.
 
 import airscene
 model = airscene.load("digits")    # or a run folder
 scene = model.infer(image)         # a Scene: count, objects with boxes, render(), to_json()
 model = airscene.fit(images)       # train on your own images
-model = airscene.invert(draw, ...) # or learn to invert a renderer of your own
+model = airscene.invert(draw, ...) # or learn to invert your own renderer
 """
 
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `airscene --help` need not wait for JAX."""
+    """Import on first use, so that `airscene --help` does not wait for JAX."""
     if name not in _HOMES:
         raise AttributeError(f"module 'airscene' has no attribute {name!r}")
     from importlib import import_module

@@ -1,7 +1,7 @@
-"""What every configuration has, and how settings are checked, changed, compared and written.
+"""Settings that all configurations share; functions to check, change, compare and write settings.
 
 Configurations are frozen dataclasses; the docstring under a field is its `--help` text. Nothing
-here imports JAX: the command line reads these classes to print its help at once.
+here imports JAX, so the command line can print its help without delay.
 """
 
 import dataclasses
@@ -14,20 +14,25 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, meant, no_such
 
 Counts = tuple[int, ...]
+INTAKE = ("invert", "level", "flatten", "compress", "contrast")
+"""The settings of `ImageConfig` that change what a model sees of a picture."""
+Edges = Literal["centre", "inside", "all"]
+"""Objects at the edge of a picture that count: those whose centre lies in the picture, those that
+the edge does not cut, or all."""
 T = TypeVar("T")
 
 EVAL_SCENES = 2_000
-"""Held-out scenes of an evaluation."""
+"""Number of held-out scenes in an evaluation."""
 EVAL_SEED = 1
-"""Their seed; training looks at those of seed 0, so at others."""
+"""Seed of these scenes. Evaluations during training use other held-out scenes, with seed 0."""
 
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """The images that a model takes, and how pictures are brought to them."""
+    """The images that a model takes, and how pictures are converted to them."""
 
     height: int = 50
     """Image height in pixels."""
@@ -36,16 +41,23 @@ class ImageConfig:
     channels: int = 1
     """1 for grey images, 3 for colour."""
     invert: bool = False
-    """Images are dark on light: the model sees their negative."""
+    """Invert images first, for dark objects on a light background."""
     level: bool = False
-    """Images have a background that is not black: its level, the median, is taken away first."""
+    """Subtract the background (the median of each channel), for images where it is not black."""
+    flatten: float = 0.0
+    """Subtract a smooth background instead of the median, for uneven light. Give about the side of
+    an object in pixels: much wider structures are background (0: off)."""
+    compress: float = 0.0
+    """Compress intensities so that faint and bright objects count alike: with 3, to
+    arcsinh(intensity / (3 times the noise)); the noise is measured in each picture (0: off)."""
     contrast: float = 1.0
-    """Intensities, after the above, are multiplied by this (and clipped at 1)."""
+    """Factor for intensities, after all of the above; the results are clipped to 0 to 1."""
 
     def __post_init__(self) -> None:
         require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
         require_at_least(self, 1, "height", "width")
         require_positive(self, "contrast")
+        require_not_negative(self, "flatten", "compress")
 
 
 @dataclass(frozen=True)
@@ -53,80 +65,84 @@ class DataConfig:
     """Scenes to train on."""
 
     dataset: str = "digits"
-    """Where the objects come from (see `airscene data`)."""
+    """Data set of the objects; `airscene data` lists them."""
     counts: Counts = (0, 1, 2)
-    """Objects per scene; each scene draws one of these at random, e.g. 0,1,2."""
+    """Numbers of objects per scene, e.g. 0,1,2; each scene draws one of them at random."""
     watch_counts: Counts = ()
-    """Also follow held-out scenes with these counts, which training may never show, e.g. 3."""
+    """Also evaluate held-out scenes with these counts, e.g. 3; training need not include them."""
     scenes: int = 60_000
-    """Number of training scenes."""
+    """Number of training scenes. For a folder: number of tiles to cut; without tiles, the maximum
+    number of pictures to use."""
     data_seed: int = 0
-    """Seed of the composition. The same seed gives the same scenes."""
+    """Seed of the scenes; the same seed gives the same scenes."""
     path: str = ""
-    """folder: where the pictures lie."""
+    """Folder of pictures, for the folder preset."""
     tile: int = 0
-    """folder: cut squares of this side, in pixels, out of the pictures (0: take them whole)."""
+    """Side in pixels of squares cut out of the pictures of a folder (0: use whole pictures)."""
 
     def __post_init__(self) -> None:
+        counts, watched = (",".join(map(str, c)) for c in (self.counts, self.watch_counts))
         ok = len(self.counts) > 0 and min(self.counts) >= 0
-        require(ok, f"counts must be a list such as 0,1,2, not {self.counts}")
-        ok = not self.watch_counts or min(self.watch_counts) >= 0
-        require(ok, f"watch-counts must be a list such as 3,4, not {self.watch_counts}")
+        require(ok, f"counts must list numbers from 0 up, such as 0,1,2, not {counts!r}")
+        ok = min(self.watch_counts, default=0) >= 0
+        require(ok, f"watch-counts must list numbers from 0 up, such as 3,4, not {watched!r}")
         require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
         require_not_negative(self, "data_seed", "tile")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A training run of any kind of model. A kind adds its own settings."""
+    """Settings of a training run that all kinds of models share. Each kind adds its own."""
 
     kind: ClassVar[str]
-    """The kind of model that such a run trains: a name in `registry.KINDS`."""
+    """The kind of model that the run trains: a name in `registry.KINDS`."""
 
     steps: int = 3_000
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     seeds: int = 1
-    """How many seeds to train at once. The one with the best held-out ELBO is served."""
+    """Number of seeds to train in parallel; the best one by held-out ELBO becomes the model."""
     seed: int = 0
-    """The first seed; the others follow it."""
+    """The first seed; further seeds count up from it."""
     batch: int = 64
-    """Images per step (and per seed)."""
+    """Images per step and seed."""
     learning_rate: float = 1e-3
-    """Adam's peak learning rate: linear warm-up, then a cosine to a tenth of it."""
+    """Peak learning rate of Adam: linear warm-up, then cosine decay to a tenth of the peak."""
     warmup: int = 500
     """Steps of linear warm-up."""
     clip_gradient: float = 0.0
-    """Scale gradients down to this norm (0: do not); DRAW's long recurrence needs it."""
+    """Clip gradients to this norm (0: no clipping)."""
     eval_every: int = 250
-    """Steps between looks at the held-out scenes."""
+    """Steps between evaluations on held-out scenes."""
 
     @property
     def subject(self) -> str:
-        """What stands behind the preset's name on the command line: a folder of pictures, say."""
+        """The argument after the preset on the command line, such as a folder of pictures."""
         return ""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps", "seeds", "batch", "eval_every")
         require_positive(self, "learning_rate")
         require_not_negative(self, "seed", "warmup", "clip_gradient")
-        require(self.seed + self.seeds < 2**31, f"seed must lie below 2**31, not {self.seed}")
+        require(self.seed + self.seeds < 2**31, f"seed must be below 2**31, not {self.seed}")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A training run with a name."""
+    """A named configuration of a training run."""
 
     description: str
     config: RunConfig
     recorded: tuple[str, ...] = ()
-    """Settings that a model's note records even where they are the preset's own."""
+    """Settings that a model's note always records, even if they equal the preset."""
+    common: tuple[str, ...] = ("steps", "seeds", "seed", "batch", "learning_rate")
+    """Settings that `airscene train PRESET --help` lists; `--help-all` lists every setting."""
 
 
 class Choices(dict[str, T]):
-    """What a setting can name. Users add their own: `airscene.register`.
+    """The parts that a setting can name. Users add custom parts with `airscene.register`.
 
-    Names that are built in can be listed before their parts are imported, so that a configuration
-    is checked without JAX; the module that has a part adds it.
+    Built-in names are listed before their parts are imported, so that configurations are checked
+    without JAX. The module that defines a part adds it.
     """
 
     def __init__(self, what: str, names: Sequence[str] = ()):
@@ -134,38 +150,43 @@ class Choices(dict[str, T]):
         self.what, self.built_in = what, set(names)
 
     def add(self, name: str, part: T) -> None:
-        """A part of the package."""
+        """Add a built-in part."""
         self.built_in.add(name)
         self[name] = part
 
     def register(self, name: str, part: T) -> None:
-        """A user's part: under a name of its own, which can be registered again."""
+        """Add a custom part under a name that is not built in, or replace a custom part."""
         if name in self.built_in:
             raise AirsceneError(f"the {self.what} {name!r} is built in: choose another name")
         self[name] = part
 
     def find(self, name: str) -> T:
-        """The part with this name, or one line that says which there are."""
+        """The part with this name, or an error that lists the known names."""
         if name not in self:
-            raise AirsceneError(f"no {self.what} {name!r}; there are {', '.join(self)}")
+            raise no_such(self.what, name, self)
         return self[name]
 
 
+def shade(channels: int) -> str:
+    """What messages call images with so many channels."""
+    return {1: "grey", 3: "colour"}.get(channels, f"{channels}-channel")
+
+
 def require(condition: bool, message: str) -> None:
-    """One line for the user where a setting is wrong."""
+    """Raise an `AirsceneError` unless the condition holds."""
     if not condition:
         raise AirsceneError(message)
 
 
 def require_at_least(config: Any, least: int, *names: str) -> None:
-    """These fields are not below `least`."""
+    """Require that these fields are at least `least`."""
     for name in names:
         value = getattr(config, name)
         require(value >= least, f"{_option(name)} must be at least {least}, not {value}")
 
 
 def require_positive(config: Any, *names: str) -> None:
-    """These fields are finite and above 0."""
+    """Require that these fields are finite and above 0."""
     for name in names:
         value = getattr(config, name)
         ok = math.isfinite(value) and value > 0
@@ -173,10 +194,10 @@ def require_positive(config: Any, *names: str) -> None:
 
 
 def require_not_negative(config: Any, *names: str) -> None:
-    """These fields are 0 or more."""
+    """Require that these fields are at least 0."""
     for name in names:
         value = getattr(config, name)
-        require(value >= 0, f"{_option(name)} must not be negative, not {value}")
+        require(value >= 0, f"{_option(name)} must be at least 0, not {value}")
 
 
 def _option(name: str) -> str:
@@ -184,19 +205,19 @@ def _option(name: str) -> str:
 
 
 def flat(config: Any) -> dict[str, Any]:
-    """All settings by name, those of the model and the data included."""
+    """All settings by name, including those of the model and the data."""
     values = dataclasses.asdict(config)
     return {**values.pop("model"), **values.pop("data", {}), **values}
 
 
 def differences(usual: Any, other: Any) -> dict[str, Any]:
-    """The settings of `other` that are not those of `usual`."""
+    """The settings of `other` that differ from `usual`."""
     before = flat(usual)
     return {name: value for name, value in flat(other).items() if value != before[name]}
 
 
 def options(settings: dict[str, Any]) -> str:
-    """Settings as one types them on the command line, each with a space before it."""
+    """Settings as typed on the command line, each after a space."""
     words = []
     for name, value in settings.items():
         option = name.replace("_", "-")
@@ -210,21 +231,22 @@ def options(settings: dict[str, Any]) -> str:
 
 
 def configured(config: T, settings: dict[str, Any], fixed: Sequence[str], by: str) -> T:
-    """`config` with some fields set, its own or its model's; those `fixed` by something are not."""
+    """Set fields of a configuration or of its model, except those that `by` has `fixed`."""
     values = dataclasses.asdict(config)  # type: ignore[call-overload]
     for name, value in settings.items():
         if name in (*fixed, "model", "data"):
-            raise AirsceneError(f"{name} follows from the {by}; it cannot be set")
+            raise AirsceneError(f"{name} is determined by the {by} and cannot be set")
         if name not in values and name not in values["model"]:
-            raise AirsceneError(f"no setting {name!r}")
+            known = [*values, *values["model"]]
+            raise AirsceneError(f"no setting {name!r}{meant(name, known)}")
         (values if name in values else values["model"])[name] = value
     return from_dict(type(config), values)
 
 
 def unchecked(config: T, settings: dict[str, Any]) -> T:
-    """`config` with some fields set, its own or its model's, to anything: to arrays, say.
+    """Set fields of a configuration or of its model to any values, such as arrays.
 
-    Nothing is checked, and the configuration is equal to itself alone, as such arrays are.
+    Nothing is checked. The result is equal only to itself, since arrays cannot be compared.
     """
     values = dict(vars(config))
     own = {name: value for name, value in settings.items() if name in values}
@@ -238,7 +260,7 @@ def unchecked(config: T, settings: dict[str, Any]) -> T:
 
 @cache
 def _by_identity(kind: type) -> type:
-    """The same class, but its objects are equal to themselves alone."""
+    """The same class, but each object is equal only to itself."""
     return type(kind.__name__, (kind,), {"__eq__": object.__eq__, "__hash__": object.__hash__})
 
 
@@ -262,11 +284,11 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def _coerce(hint: Any, value: Any, name: str) -> Any:
-    """`value` read from JSON as the type `hint`, or one line that says why it cannot be."""
+    """Convert a value from JSON to the type `hint`, or raise an error."""
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value)  # type: ignore[arg-type]
     origin = typing.get_origin(hint)
-    if origin is types.UnionType:  # something, or None
+    if origin is types.UnionType:  # a type, or None
         return None if value is None else _coerce(typing.get_args(hint)[0], value, name)
     if origin is Literal:
         ok = value in typing.get_args(hint)
@@ -282,5 +304,5 @@ def _coerce(hint: Any, value: Any, name: str) -> Any:
     else:
         ok = type(value) is hint
     if not ok:
-        raise AirsceneError(f"setting {name!r} has a value of the wrong kind: {value!r}")
+        raise AirsceneError(f"setting {name!r} has a value of the wrong type: {value!r}")
     return value

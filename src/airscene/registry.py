@@ -1,11 +1,11 @@
-"""The kinds of models, their presets, and the one door for parts of your own: `register`."""
+"""The kinds of models, their presets, and `register` for custom parts."""
 
 from typing import Any
 
 from airscene.air.kind import AIRKind
 from airscene.air.parts import CORES, ESTIMATORS, GLIMPSES
 from airscene.config import Choices, Preset, RunConfig
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, no_such
 from airscene.inverse.config import WORLDS
 from airscene.inverse.kind import InverseKind
 from airscene.kinds.kind import Kind
@@ -23,37 +23,37 @@ def kind_of(config: RunConfig) -> Kind:
 
 
 def kind_in(written: dict[str, Any]) -> Kind:
-    """The kind that a config.json or the header of a weights file names.
+    """The kind of model that a config.json or the header of a weights file names.
 
-    Files from before kinds had names are recognised here, and nowhere else.
+    Older files, which do not name a kind, are recognised only here.
     """
     older = "problem" in written or "world" in written.get("config", {})
     return KINDS.find(written.get("kind", "inverse" if older else "air"))
 
 
 def presets() -> dict[str, Preset]:
-    """Every named configuration."""
+    """All presets, by name."""
     return {name: preset for kind in KINDS.values() for name, preset in kind.presets.items()}
 
 
 def preset(name: str) -> Any:
-    """The configuration with this name."""
+    """The configuration of the preset with this name."""
     known = presets()
     if name not in known:
-        raise AirsceneError(f"no preset {name!r}; there are {', '.join(known)}")
+        raise no_such("preset", name, known)
     return known[name].config
 
 
 def register(what: str, name: str, part: Any) -> None:
-    """Add a part of your own under a name that settings, files and commands can use.
+    """Add a custom part under a name that settings, files and commands can use.
 
     what: "core", "glimpse", "estimator", "data set", "world" or "kind".
-    name: a new one.
-    part: what is called to make it; for a data set a `data.Dataset`, for a world a
+    name: any name that is not built in.
+    part: a function or class that makes the part; for a data set a `data.Dataset`, for a world a
         `renderers.world.World`, for a kind a `kinds.kind.Kind`.
 
-    Call it where a module of yours is imported. Commands import the modules that the environment
-    variable AIRSCENE_PLUGINS names, with commas between them.
+    Call it at the top level of your own module. Commands import the modules listed in the
+    environment variable AIRSCENE_PLUGINS, separated by commas.
     """
     from airscene.data import DATASETS
 

@@ -93,6 +93,7 @@ def test_who_is_right_where_they_disagree() -> None:
     assert found == {"disagree": 3, "only_a_right": 1, "only_b_right": 1, "neither_right": 1}
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path, capsys) -> None:
     words = ["--scenes", "60", "--counts", "3", "--out", str(tmp_path)]
     assert main(["compare", "digits", "digits-difference", *words]) == 0
@@ -109,6 +110,7 @@ def test_the_command(tmp_path: Path, capsys) -> None:
     assert (tmp_path / "figures" / "disagreement.png").is_file()
 
 
+@pytest.mark.long
 def test_two_models_of_a_renderer(tmp_path: Path, capsys) -> None:
     model: Any = load("objects").network
     other = InverseNetwork(model.problem, model.config, model.usual, jax.random.key(0))
@@ -130,18 +132,18 @@ def test_two_models_of_a_renderer(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("compare digits", "Missing from airscene compare: B"),
+        ("compare digits", "missing argument: B"),
         ("compare digits nothing", "no model 'nothing'"),
-        ("compare digits sprites", "50x50 pixels with 1 channel(s), B of 50x50 pixels with 3"),
-        ("compare digits {tmp}/tiny.safetensors", "B of 8x9 pixels"),
+        ("compare digits sprites", "A takes grey images of 50x50 pixels, B colour images of 50x50"),
+        ("compare digits {tmp}/tiny.safetensors", "B grey images of 8x9 pixels"),
         (
             "compare {tmp}/tiny.safetensors {tmp}/tiny.safetensors",
-            "name a folder or a data set, --data",
+            "name a folder or a data set with --data",
         ),
-        ("compare digits objects", "of the kind air, objects of inverse"),
-        ("compare objects objects --counts 1", "one world only"),
+        ("compare digits objects", "2D scenes (digits) with models that invert a renderer"),
+        ("compare objects objects --counts 1", "--data and --counts do not apply"),
         ("compare digits digits --scenes 0", "--scenes must be at least 1"),
-        ("compare digits digits --data nothing", "no data set 'nothing'"),
+        ("compare digits digits --data nothing", "no data set or folder 'nothing'"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(

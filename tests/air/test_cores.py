@@ -117,6 +117,7 @@ def test_a_difference_core_needs_patches():
         ModelConfig(core="difference", patch=0)
 
 
+@pytest.mark.long
 def test_more_steps_change_nothing_for_scenes_that_stop_earlier():
     usual, more = airscene.load("digits-difference"), airscene.load("digits-difference", 6)
     assert (usual.config.max_objects, more.config.max_objects) == (3, 6)
@@ -132,6 +133,7 @@ def test_more_steps_change_nothing_for_scenes_that_stop_earlier():
         np.testing.assert_allclose(mine, others, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_difference_network_counts_past_what_it_was_shown():
     model = airscene.load("digits-difference", max_objects=5)
     scenes = make_scenes(DataConfig(), model.config, held_out=True, scenes=200, counts=(3,), seed=9)
@@ -139,6 +141,7 @@ def test_the_difference_network_counts_past_what_it_was_shown():
     assert np.mean(count == 3) >= 0.97
 
 
+@pytest.mark.long
 def test_it_works_on_a_larger_canvas_at_the_scale_of_training():
     usual, large = (airscene.load("digits-difference", 6, canvas) for canvas in (None, 100))
     scenes = make_scenes(DataConfig(), large.config, held_out=True, scenes=20, counts=(5,), seed=9)
@@ -150,7 +153,7 @@ def test_it_works_on_a_larger_canvas_at_the_scale_of_training():
     framed[25:75, 20:70] = image
     (here,), (there,) = usual.infer(image).objects, large.infer(framed).objects
     np.testing.assert_allclose(np.subtract(there.window, here.window), [20, 25, 20, 25], atol=0.2)
-    with pytest.raises(AirsceneError, match="only a difference core"):
+    with pytest.raises(AirsceneError, match="only with the difference network"):
         airscene.load("digits", canvas=100)
 
 

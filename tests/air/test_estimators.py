@@ -169,6 +169,7 @@ def nvil_mean(estimator, model, x, q, temperature=1.0):
     return q @ jnp.stack(each)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("double")
 def test_nvil_is_unbiased(model, nvil, x):
     for temperature in (1.0, 1.7):
@@ -219,6 +220,7 @@ def test_nvil_baseline_sees_the_steps_before_and_enters_the_loss(model, nvil, x)
         np.testing.assert_allclose(value, jnp.sum(error**2) - ell[n] - score, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("double")
 def test_vimco_follows_its_own_bound(model, x):
     keys = jax.random.split(jax.random.split(KEY)[0], 2)
@@ -252,6 +254,7 @@ def test_vimco_measures_each_sample_against_the_others():
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("double")
 def test_concrete_tends_to_the_exact_gradient(model, x):
     # Instead of samples of the relaxation noise: the midpoints of a grid of its quantiles.

@@ -8,7 +8,8 @@ import pytest
 import airscene
 from airscene.air import evaluation
 from airscene.air.config import ModelConfig
-from airscene.air.evaluation import box_figures, confusion, count_figures, evaluate, iou
+from airscene.air.evaluation import box_figures, confusion, count_figures, evaluate
+from airscene.air.matching import box_overlap
 from airscene.air.model import AIR
 from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
@@ -28,8 +29,8 @@ def scenes(*boxes: list[list[int]]) -> Scenes:
 def test_iou_by_hand() -> None:
     a = np.array([[0, 0, 4, 4]])
     b = np.array([[0, 0, 4, 4], [2, 0, 6, 4], [4, 4, 8, 8], [1, 1, 3, 3]])
-    np.testing.assert_allclose(iou(a, b), [[1, 8 / 24, 0, 4 / 16]])
-    assert iou(a, np.zeros((0, 4))).shape == (1, 0)
+    np.testing.assert_allclose(box_overlap(a, b), [[1, 8 / 24, 0, 4 / 16]])
+    assert box_overlap(a, np.zeros((0, 4))).shape == (1, 0)
 
 
 def test_boxes_are_matched_one_to_one_in_any_order() -> None:
@@ -65,6 +66,7 @@ def test_counts_and_confusion() -> None:
     assert confusion(np.array([5]), np.array([3]), 3).shape == (6, 6)
 
 
+@pytest.mark.long
 def test_evaluation_of_a_trained_model() -> None:
     model = airscene.load("digits")
     held_out = make_scenes(DataConfig(), model.config, held_out=True, scenes=60, seed=9)

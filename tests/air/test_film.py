@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from airscene.air import film
 from airscene.air import task as training
@@ -111,6 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
     return train(tmp_path_factory.mktemp("runs") / "whole", config(snapshots=4))
 
 
+@pytest.mark.long
 def test_a_killed_run_has_the_same_snapshots(whole: runs.Run, tmp_path: Path) -> None:
     assert list(whole.snapshots()) == [0, 20, 40, 60]
     killed = train(tmp_path / "killed", whole.config, until=20)
@@ -171,6 +173,7 @@ def test_training_film(filmed: Path) -> None:
     assert not [path.name for path in filmed.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.long
 @writes
 def test_live_film_of_a_bundled_model(tmp_path: Path, capsys) -> None:
     assert main(["film", "digits", "--seconds", "2", "--out", str(tmp_path)]) == 0
@@ -183,6 +186,16 @@ def test_live_film_of_a_bundled_model(tmp_path: Path, capsys) -> None:
     assert all(has_colour(frame, 0) for frame in seen[::10]), "a window in every frame"
     assert drawn.max() > 200 and not has_colour(drawn, 0)
     assert np.abs(seen[0].astype(int) - seen[-1]).max() > 100, "it moves"
+
+
+@pytest.mark.parametrize("form", ["webp", "gif"])
+def test_a_film_for_a_web_page_loops_at_half_the_size(form: str, tmp_path: Path, capsys) -> None:
+    words = ["film", "digits", "--seconds", "0.4", "--format", form, "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'live'}.{form}\n"
+    with Image.open(tmp_path / f"live.{form}") as film:
+        assert film.format == form.upper() and film.size == (WIDTH // 2, HEIGHT // 2)
+        assert 1 < getattr(film, "n_frames") <= 6 and film.info["loop"] == 0  # noqa: B009
 
 
 @writes
@@ -198,13 +211,13 @@ def test_any_seed_of_a_run(filmed: Path, tmp_path: Path) -> None:
     [
         ("nothing", "no model 'nothing'"),
         ("{tmp}", "not a run folder"),
-        ("objects", "there are no films of the kind inverse"),
+        ("objects", "film does not support models that invert a renderer"),
         ("digits --seconds 0", "--seconds must be above 0"),
         ("digits --seconds nan", "--seconds must be above 0"),
-        ("digits --scenes 0", "--scenes must lie between"),
-        ("digits --seed-index 0", "--seed-index is for run folders"),
-        ("{run} --seed-index 2", "seed-index must lie between 0 and 1, not 2"),
-        ("", "Missing from airscene film: MODEL"),
+        ("digits --scenes 0", "--scenes must be between"),
+        ("digits --seed-index 0", "--seed-index needs a run folder"),
+        ("{run} --seed-index 2", "--seed-index must be between 0 and 1, not 2"),
+        ("", "missing argument: MODEL"),
     ],
 )
 def test_bad_input_is_one_line(words: str, message: str, filmed: Path, tmp_path, capsys) -> None:

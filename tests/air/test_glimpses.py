@@ -96,6 +96,7 @@ def test_later_latents_depend_on_earlier_ones(model, x):
     assert not np.allclose(one.mean[3:], other.mean[3:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("core", ["lstm", "difference"])
 def test_draw_inside_air_has_a_finite_gradient(tiny, core):
     config = replace(
@@ -114,7 +115,7 @@ def test_draw_inside_air_has_a_finite_gradient(tiny, core):
 
 
 def test_codes_are_shared_by_the_steps():
-    with pytest.raises(AirsceneError, match="50 codes cannot be shared by 7 draw-steps"):
+    with pytest.raises(AirsceneError, match="50 codes are not a multiple of 7 draw-steps"):
         ModelConfig(glimpse="draw", codes=50, draw_steps=7)
 
 

@@ -76,9 +76,12 @@ def test_unknown_counts_are_never_used():
     assert labels is not None
     assert sorted(np.asarray(labels.rows[0]).tolist()) == list(range(190, 200))
     assert not labels.placed
-    with pytest.raises(AirsceneError, match="no image's count is known"):
+    with pytest.raises(AirsceneError, match="--labels needs true counts"):
         choose(CONFIG, replace(shown, counts=np.full(200, UNKNOWN)))
-    with pytest.raises(AirsceneError, match="an image has 9 objects: labels need --max-objects 9"):
+    folder = replace(CONFIG, data=replace(CONFIG.data, dataset="folder", path="scans"))
+    with pytest.raises(AirsceneError, match=r"put counts\.csv .* into the folder"):
+        choose(folder, replace(shown, counts=np.full(200, UNKNOWN)))
+    with pytest.raises(AirsceneError, match="with --labels, --max-objects must be at least 9"):
         choose(CONFIG, replace(shown, counts=np.full(200, 9)))
 
 
@@ -124,7 +127,7 @@ def test_labels_teach_the_count():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(AirsceneError, match="labels must be a share from 0 to 1, not 2"):
+    with pytest.raises(AirsceneError, match="labels must be between 0 and 1, not 2"):
         TrainConfig(labels=2.0)
-    with pytest.raises(AirsceneError, match="the whole core has no count to learn from labels"):
+    with pytest.raises(AirsceneError, match="labels cannot be used with core 'whole'"):
         TrainConfig(labels=0.1, model=DRAW)

@@ -1,5 +1,6 @@
-"""The public face: load, infer, sample, with the models that come along and with bad input."""
+"""The public face: load, infer, sample, with the bundled models and with bad input."""
 
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import airscene
 from airscene import AirsceneError, Predictor
-from airscene.air.evaluation import iou
+from airscene.air.matching import box_overlap
 from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
@@ -76,7 +77,7 @@ def test_boxes_are_in_pixels_of_the_image_given(digits: Predictor, scenes: Scene
     assert here.count == there.count == 1
     shift = np.array([40, 0, 40, 0])
     true = 3 * scenes.boxes[row, 0] + shift
-    assert iou(np.array([there.objects[0].box]), true[None])[0, 0] > 0.5
+    assert box_overlap(np.array([there.objects[0].box]), true[None])[0, 0] > 0.5
     x0, y0, x1, y1 = there.objects[0].window
     assert x0 < true[0] and y0 < true[1] and x1 > true[2] and y1 > true[3]
     assert there.render().shape == (150, 230)
@@ -134,7 +135,7 @@ def test_sample_draws_scenes_from_the_prior(digits: Predictor) -> None:
         (np.zeros((2, 50, 50, 2)), "height, width"),
         (np.zeros((50, 50, 4)), "height, width"),
         ("image.png", "not a path"),
-        (np.zeros((50, 0)), "without pixels"),
+        (np.zeros((50, 0)), "no pixels"),
         (np.full((50, 50), np.nan), "NaN"),
         ([[[1, 2], [3]]], "differ in length"),
         (np.full((50, 50), 255.0), r"\[0, 1\]"),
@@ -174,11 +175,11 @@ def test_foreign_and_damaged_weights(tmp_path: Path) -> None:
         "truncated": (good[: len(good) // 2], "damaged"),
         "not-safetensors": (b"hello", "damaged"),
         "empty": (b"", "damaged"),
-        "newer": (_with_header(good, '\\"version\\": 5', '\\"version\\": 9'), "newer"),
-        "older": (_with_header(good, '\\"version\\": 5', '\\"version\\": 4'), "train it again"),
+        "newer": (_with_header(good, '\\"version\\": 6', '\\"version\\": 9'), "newer"),
+        "older": (_with_header(good, '\\"version\\": 6', '\\"version\\": 4'), "train the model"),
         "kind": (_with_header(good, '\\"kind\\": \\"air', '\\"kind\\": \\"sea'), "no kind of"),
         "foreign": (_with_header(good, '\\"airscene\\"', '\\"other\\"'), "not an"),
-        "misfit": (_with_header(good, '\\"hidden\\": 256', '\\"hidden\\": 128'), "does not fit"),
+        "misfit": (_with_header(good, '\\"hidden\\": 256', '\\"hidden\\": 128'), "does not match"),
         "unknown": (_with_header(good, '\\"hidden\\":', '\\"heights\\":'), "unknown setting"),
     }  # fmt: skip
     for name, (content, message) in cases.items():
@@ -193,12 +194,16 @@ def test_foreign_and_damaged_weights(tmp_path: Path) -> None:
 
 
 def _with_header(content: bytes, old: str, new: str) -> bytes:
-    """A safetensors file with a text in its header replaced."""
+    """A safetensors file with a text in its header replaced, and a checksum that matches."""
     (length,) = struct.unpack("<Q", content[:8])
     header = content[8 : 8 + length].decode()
     assert old in header
-    header = header.replace(old, new)
-    json.loads(header)
+    values = json.loads(header.replace(old, new))
+    about = json.loads(values["__metadata__"]["airscene"])
+    about.pop("sha256")
+    about["sha256"] = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    values["__metadata__"]["airscene"] = json.dumps(about)
+    header = json.dumps(values)
     return struct.pack("<Q", len(header.encode())) + header.encode() + content[8 + length :]
 
 
@@ -218,7 +223,7 @@ def test_what_cannot_be_composed(digits: Predictor) -> None:
     code = np.zeros(digits.config.codes)
     assert digits.draw(code).shape == (20, 20, 1)
     for bad in (code[1:], code * np.nan, 3):
-        with pytest.raises(AirsceneError, match="a code is 50 finite numbers"):
+        with pytest.raises(AirsceneError, match="a code must have 50 finite numbers"):
             digits.draw(bad)
     for where in ((20.0, 1.0), (0.0, 1.0, 1.0), (np.inf, 1.0, 1.0)):
         with pytest.raises(AirsceneError, match="side above 0"):

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from steps import train
+from steps import rest_is_long, train
 
 import airscene
 from airscene import AirsceneError
 from airscene.air import task as training
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.kind import AIRKind
+from airscene.air.parts import ESTIMATORS
 from airscene.air.task import Look
 from airscene.registry import preset
 from airscene.training.task import pick
@@ -26,7 +27,7 @@ def images(config: ModelConfig, scenes: int = 40) -> np.ndarray:
 FLAT = list(AIRKind.presets)
 
 
-@pytest.mark.parametrize("name", FLAT)  # test_objects.py trains the 3D one
+@pytest.mark.parametrize("name", rest_is_long(FLAT, "folder"))
 def test_every_preset_trains_for_two_steps(name: str) -> None:
     config = replace(preset(name), steps=2, batch=4)
     data = images(config.model)
@@ -36,7 +37,8 @@ def test_every_preset_trains_for_two_steps(name: str) -> None:
     assert np.isfinite(progress.seen[0].elbo).all()
 
 
-@pytest.mark.parametrize("estimator", ["marginal", "nvil", "concrete", "vimco"])
+@pytest.mark.long
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_a_seed_trains_alike_alone_and_among_others(tiny: ModelConfig, estimator: str) -> None:
     config = TrainConfig(steps=3, batch=4, model=tiny, estimator=estimator, seed=4)  # type: ignore
     data = images(tiny)
@@ -82,7 +84,7 @@ def test_fit_trains_on_an_array() -> None:
     for i, blob in enumerate(blobs[::2]):
         blob[5 + i % 10 : 11 + i % 10, 8:14] = 1
     small = {"hidden": 16, "mlp": 16, "codes": 4, "window": 8, "batch": 8}
-    model = airscene.fit(blobs, max_objects=2, object_size=10, steps=3, progress=False, **small)
+    model = airscene.fit(blobs, max_objects=1, object_size=10, steps=3, progress=False, **small)
     assert model.config.size_mean == pytest.approx(1.2 * 10 / 24)
     assert len(model.infer(blobs[:3])) == 3
 
@@ -97,7 +99,7 @@ def test_fit_trains_on_an_array() -> None:
         (np.zeros((20, 9, 9, 2)), {}, "1 or 3 channels"),
         (np.zeros((20, 9, 9)), {"colour": 1}, "no setting 'colour'"),
         (np.zeros((20, 9, 9)), {"object_size": 0}, "object_size must be"),
-        (np.zeros((20, 9, 9)), {"channels": 3}, "follows from the images"),
+        (np.zeros((20, 9, 9)), {"channels": 3}, "is determined by the images"),
         (np.zeros((20, 9, 9)), {"estimator": "magic"}, "no estimator 'magic'"),
         ([[1, 2], [3]], {}, "differ in length"),
         (np.zeros((20, 9, 9)), {"max_objects": 0}, "max-objects must be at least 1"),

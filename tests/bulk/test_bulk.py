@@ -126,7 +126,9 @@ def test_a_broken_image_costs_no_other(expected, pictures, capsys, tmp_path) -> 
     assert set(row.values()) == {None}
     assert main(infer(pictures, expected)) == 2  # nothing to do; still said
     said = capsys.readouterr().err
-    assert f"{IMAGES} images in 8 parts" in said and "1 of them could not be read" in said
+    assert (
+        f"{IMAGES} images in 8 Parquet files" in said and f"1 of {IMAGES} images could not" in said
+    )
 
 
 def test_parquet_of_a_few_files_has_the_same_columns(pictures, expected, tmp_path) -> None:
@@ -370,13 +372,13 @@ def test_a_job_that_was_stopped_goes_on(pictures, expected, tmp_path, monkeypatc
 
     monkeypatch.setattr(Infer, "work", stopping)
     assert main(infer(pictures, out)) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes the job" in capsys.readouterr().err
     there = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
     assert len(there) == 3
     monkeypatch.setattr(Infer, "work", work)
     (out / "part-00001.parquet").write_bytes(b"damaged")
     assert main(infer(pictures, out)) == 2
-    assert "2 of 8 parts are there" in capsys.readouterr().err
+    assert "2 of 8 Parquet files are done" in capsys.readouterr().err
     assert_same(out, expected)
     for name in ("part-00000.parquet", "part-00002.parquet"):
         assert (out / name).stat().st_mtime_ns == there[name]
@@ -417,19 +419,19 @@ def test_another_job_is_refused(pictures, expected, tmp_path, capsys) -> None:
     shutil.copy(pictures / "000.png", tmp_path / "one")
     before = sorted(path.name for path in copy.iterdir())
     for words, message in [
-        (infer(pictures, copy, model="sprites"), "begun with another model: digits"),
-        (infer(tmp_path / "one", copy), "begun with another collection"),
-        ([*infer(pictures, copy), "--max-objects", "2"], "begun with another max objects"),
-        ([*infer(pictures, copy)[:-1], "9"], "begun with another part size: 6, not 9"),
-        (["render", "objects", "--scenes", "3", "--out", str(copy)], "begun by airscene infer"),
-        (infer(pictures, pictures / "out"), "is where the images are"),
-        (infer(pictures, tmp_path / "one"), "holds something else"),
+        (infer(pictures, copy, model="sprites"), "was started with model digits"),
+        (infer(tmp_path / "one", copy), "was started with collection"),
+        ([*infer(pictures, copy), "--max-objects", "2"], "with max objects (default), not 2"),
+        ([*infer(pictures, copy)[:-1], "9"], "was started with part size 6, not 9"),
+        (["render", "objects", "--scenes", "3", "--out", str(copy)], "started by airscene infer"),
+        (infer(pictures, pictures / "out"), "lies inside the folder of the images"),
+        (infer(pictures, tmp_path / "one"), "holds other files"),
         (infer(tmp_path / "nothing", tmp_path / "new"), "no such file"),
         (infer("s3:///", tmp_path / "new"), "cannot read s3:///"),
-        (infer("s3://b/x?region=x", tmp_path / "new"), "s3://b/x?region=x: options cannot"),
-        (infer(pictures, "s3://b/x?region=x"), "s3://b/x?region=x: options cannot"),
+        (infer("s3://b/x?region=x", tmp_path / "new"), "s3://b/x?region=x: a URI cannot"),
+        (infer(pictures, "s3://b/x?region=x"), "s3://b/x?region=x: a URI cannot"),
         (infer("what://ever/", tmp_path / "new"), "cannot read what://ever"),
-        ([*infer(pictures, tmp_path / "new"), "--tile"], "there is no --tile"),
+        ([*infer(pictures, tmp_path / "new"), "--tile"], "does not work with --whole"),
         (infer(pictures, tmp_path / "t.csv", "--engine", "ray"), "--out FOLDER"),
         (infer(pictures, tmp_path / "new", "--engine", "ray", "--format", "csv"), "--out FOLDER"),
     ]:  # fmt: skip
@@ -442,7 +444,7 @@ def test_another_job_is_refused(pictures, expected, tmp_path, capsys) -> None:
 def test_without_a_column_of_images(tmp_path, capsys) -> None:
     pq.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "t.parquet")
     assert main(infer(tmp_path / "t.parquet", tmp_path / "out")) == 2
-    assert "no column of images" in capsys.readouterr().err
+    assert "no known column of images" in capsys.readouterr().err
     assert main(infer(tmp_path / "t.parquet", tmp_path / "out", "--image-column", "c")) == 2
     assert "no column 'c'; it has a, b" in capsys.readouterr().err
 
@@ -538,7 +540,7 @@ def test_ray_goes_on_after_everything_was_killed(ray, pictures, expected, tmp_pa
     left = 8 - len(list(out.glob("part-*")))
     assert left > 0
     assert main(infer(pictures, out, "--engine", "ray")) == 2
-    assert f"{8 - left} of 8 parts are there" in capsys.readouterr().err
+    assert f"{8 - left} of 8 Parquet files are done" in capsys.readouterr().err
     assert_same(out, expected)
     assert sorted(table(out)["file"].to_pylist()) == table(expected)["file"].to_pylist()
 
@@ -649,7 +651,7 @@ def test_hidden_folders_are_passed_over(tmp_path) -> None:
 def test_several_columns_of_bytes_must_be_told_apart(tmp_path, capsys) -> None:
     pq.write_table(pa.table({"thumb": [b"1"], "photo": [b"2"]}), tmp_path / "t.parquet")
     assert main(infer(tmp_path / "t.parquet", tmp_path / "out")) == 2
-    assert "several columns of bytes (thumb, photo): --image-column" in capsys.readouterr().err
+    assert "several columns of bytes (thumb, photo): choose one" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -658,15 +660,15 @@ def test_a_file_is_left_as_it_was_if_nothing_can_be_read(tmp_path, capsys) -> No
     kept.write_text("all that was found\n")
     assert main(["infer", "digits", "nowhere.png", "--format", "csv", "--out", str(kept)]) == 2
     assert "nowhere.png: no such file" in (said := capsys.readouterr().err)
-    assert "is left as it was" in said and kept.read_text() == "all that was found\n"
+    assert "is unchanged" in said and kept.read_text() == "all that was found\n"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pics.tar"], "pics.tar is written into a folder: --out FOLDER"),
-        (["s3://there/shards"], "s3://there/shards is written into a folder: --out FOLDER"),
-        (["pics.tar.gz", "--out", "{tmp}/new"], "is compressed, and cannot be read in parts"),
+        (["pics.tar"], "pics.tar needs a folder for its results: --out FOLDER"),
+        (["s3://there/shards"], "s3://there/shards needs a folder for its results: --out FOLDER"),
+        (["pics.tar.gz", "--out", "{tmp}/new"], "is compressed and cannot be read in parts"),
     ],
 )
 def test_what_cannot_be_read_so_says_how(words, message, tmp_path, capsys) -> None:
@@ -676,6 +678,6 @@ def test_what_cannot_be_read_so_says_how(words, message, tmp_path, capsys) -> No
 
 
 def test_a_name_with_a_dot_is_a_folder(pictures, tmp_path, capsys) -> None:
-    for said in ("images in", "all is done already"):
+    for said in ("images in 8 Parquet files", "everything is already done"):
         assert main(infer(pictures, tmp_path / "scenes.v2")) in (0, 2)
         assert (tmp_path / "scenes.v2").is_dir() and said in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from airscene.air import task
 from airscene.air.config import ModelConfig
 from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
+from airscene.errors import many
+from airscene.models import bundled
+from airscene.runs import results
 
 SMALL = [
     "--hidden",
@@ -55,14 +60,17 @@ def metrics(folder: Path) -> list[dict]:
     return [{k: row[k] for k in ("step", "elbo", "count_accuracy")} for row in rows]
 
 
+TRAIN = ["train", "digits", *SMALL, "--steps", "60", "--eval-every", "10", "--seeds", "2"]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run with two seeds, not interrupted."""
+    """A short run with two seeds, not interrupted, that looks at few scenes."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    train = ["train", "digits", *SMALL, "--steps", "60", "--eval-every", "10", "--seeds", "2"]
-    code, out, error = run(*train, "--out", str(folder))
-    assert code == 0, error
-    assert "report.html" in out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "EVAL_SCENES", 40)
+        patch.setattr(task, "LOOK_SCENES", 20)
+        assert main([*TRAIN, "--max-objects", "2", "--out", str(folder)]) == 0
     return folder
 
 
@@ -90,20 +98,22 @@ def test_the_served_seed_has_the_best_elbo(trained: Path) -> None:
     assert result["served_seed"] == int(np.argmax(last["elbo"]))
 
 
-def test_kill_and_resume_end_with_the_same_numbers(trained: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "killed"
-    train = ["train", "digits", *SMALL, "--steps", "60", "--eval-every", "10", "--seeds", "2"]
-    train += ["--out", str(folder), "--checkpoint-seconds", "0"]
-    process = start(*train)
-    _wait(lambda: (folder / "checkpoint.safetensors").exists() and len(metrics(folder)) >= 2)
+@pytest.mark.long
+def test_kill_and_resume_end_with_the_same_numbers(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    code, out, error = run(*TRAIN, "--out", str(whole))
+    assert code == 0, error
+    assert "report.html" in out
+    process = start(*TRAIN, "--out", str(killed), "--checkpoint-seconds", "0")
+    _wait(lambda: (killed / "checkpoint.safetensors").exists() and len(metrics(killed)) >= 2)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert len(metrics(folder)) < 6
-    code, _, error = run("train", "digits", "--out", str(folder), "--resume")
+    assert len(metrics(killed)) < 6
+    code, _, error = run("train", "digits", "--out", str(killed), "--resume")
     assert code == 0, error
-    assert metrics(folder) == metrics(trained)
+    assert metrics(killed) == metrics(whole)
     for name in ("model.safetensors", "checkpoint.safetensors"):
-        assert (folder / name).read_bytes() == (trained / name).read_bytes()
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
@@ -154,7 +164,8 @@ def test_infer_prints_a_scene_a_line(pictures, tmp_path: Path) -> None:
     assert code == 2
     assert [row["count"] for row in rows] == counts.tolist()
     assert [row["file"] for row in rows] == [str(path) for path in paths]
-    assert len(error.splitlines()) == 2
+    assert len(error.splitlines()) == 3
+    assert error.endswith("3 images, " + many(int(counts.sum()), "object") + "; 2 inputs skipped\n")
     assert "bad.png" in error and "no-such.png: no such file" in error
     assert sorted(path.name for path in overlays.iterdir()) == ["0.png", "1.png", "2.png"]
 
@@ -167,7 +178,31 @@ def test_one_bad_array_does_not_stop_the_others(pictures, tmp_path: Path, capsys
     assert main(["infer", "digits", *(str(tmp_path / name) for name in names)]) == 2
     out, error = capsys.readouterr()
     assert json.loads(out)["file"].endswith("good.npy")
-    assert ["nan.npy: an image with NaN" in error, "ints.npy: an image must be" in error] == [1, 1]
+    assert ["nan.npy: the image has NaN" in error, "ints.npy: an image must be" in error] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "infer digits {tmp}/0.png --out {tmp}/0.png",
+        "infer digits {tmp} --out {tmp}/1.png --format csv",
+        "infer digits {tmp}/0.png --out {tmp}/link.jsonl",
+        "infer digits {tmp}/link.jsonl --out {tmp}/0.png",
+        "infer digits {tmp}/0.png {tmp}/1.png --overlay {tmp}/seen",
+        "infer {tmp}/digits.safetensors {tmp}/0.png --out {tmp}/digits.safetensors --format jsonl",
+    ],
+)
+def test_no_output_replaces_an_input(command: str, pictures, tmp_path: Path, capsys) -> None:
+    """By the same name, in a folder of images, or through a link."""
+    for path in (*pictures[0], bundled()["digits"]):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "link.jsonl").symlink_to("0.png")
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen/1.png").symlink_to("../1.png")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(command.format(tmp=tmp_path).split()) == 2
+    assert "is one of the inputs and would be replaced" in capsys.readouterr().err
+    assert all(path.read_bytes() == content for path, content in before.items())
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK"])
@@ -188,20 +223,26 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
     ("command", "message"),
     [
         ("trian", "no command 'trian'"),
-        ("train nothing", "no preset 'nothing'; there are digits"),
+        ("train nothing", "no preset 'nothing'. Available: digits"),
         ("train digits --steps 0", "steps must be at least 1"),
-        ("train digits --counts 0,-1", "counts must be"),
+        ("train digits --counts 0,-1", "--counts must list numbers from 0 up"),
         ("train digits --learning-rate nan", "learning-rate must be positive"),
-        ("train digits --count-prior table --count-table 1,2", "count-table needs 4 weights"),
-        ("train digits --channels 3 --out {tmp}/new", "digits has images of 1 channels"),
+        (
+            "train digits --count-prior table --count-table 1,2",
+            "count-table needs 4 weights of 0 or more",
+        ),
+        ("train digits --channels 3 --out {tmp}/new", "digits has grey images, but the model"),
         ("train digits --counts 40 --out {tmp}/new", "40 objects do not fit"),
         ("train digits --out {tmp}/full", "not a run folder"),
         ("train digits --out {tmp}/file/sub", "cannot write"),
-        ("train digits --seed 3000000000", "seed must lie below"),
-        ("train digits --stepz 5", "Unrecognized options: --stepz"),
-        ("train digits --counts x", "Error parsing --counts"),
-        ("train digits --estimator magic", "no estimator 'magic'; there are marginal"),
-        ("train digits --watch-counts -1", "watch-counts must be"),
+        ("train digits --seed 3000000000", "--seed must be below"),
+        ("train digits --stepz 5", "no option --stepz; did you mean --steps?"),
+        ("train digits --counts x", "--counts must be a list such as 0,1,3, not 'x'"),
+        (
+            "train digits --estimator magic",
+            "no estimator 'magic'; did you mean marginal? Available: marginal",
+        ),
+        ("train digits --watch-counts -1", "--watch-counts must list numbers"),
         ("train digits --watch-counts 30 --out {tmp}/new", "30 objects do not fit"),
         (
             "train digits --count-prior table --count-table 1,1,1,1 --watch-counts 4",
@@ -209,13 +250,16 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
         ),
         ("train digits --core difference --patch 0", "patch must be at least 1"),
         ("train digits --core difference --position-sd 0", "position-sd must be positive"),
-        ("train draw --max-objects 2 --count-table 0,1,1", "so max-objects 1, not 2"),
+        ("train draw --max-objects 2 --count-table 0,1,1", "needs max-objects 1, not 2"),
         ("eval digits --max-objects 0", "max-objects must be at least 1, not 0"),
-        ("eval", "Missing from airscene eval: MODEL"),
+        ("eval", "missing argument: MODEL"),
         ("eval {tmp}", "not a run folder"),
         ("eval nothing", "no model 'nothing'"),
-        ("eval digits --data nothing", "no data set 'nothing'"),
-        ("eval digits --data sprites", "3 channels"),
+        ("eval digits --data nothing", "no data set or folder 'nothing'. Data sets: digits, mnist"),
+        ("eval digits --data folder", "is not the name of a data set"),
+        ("eval digits --scenes 0", "--scenes must be at least 1, not 0"),
+        ("eval digits --seed -1", "--seed must be at least 0, not -1"),
+        ("eval digits --data sprites", "sprites has colour images"),
         ("report {tmp}", "not a run folder"),
         ("report {tmp}/none", "not a run folder"),
         ("infer nothing image.png", "no model 'nothing'"),
@@ -233,8 +277,12 @@ def test_bad_input_is_one_line_and_status_2(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("train digits --out {run}", "holds a run already"),
-        ("train digits --out {run} --resume --steps 7", "the run has --steps 60"),
+        ("train digits --out {run}", "already holds a run"),
+        ("train digits --out {run} --resume --steps 7", "the run was started with --steps 60"),
+        (
+            "train digits --out {run} --resume --invert",
+            "the run was started with --no-invert; to resume it, leave out --invert",
+        ),
         ("train mnist --out {run} --resume", "is a run of digits, not of mnist"),
     ],
 )
@@ -273,7 +321,7 @@ def test_a_full_disk_is_one_line(trained: Path, tmp_path: Path, monkeypatch, cap
 def test_help_does_not_wait_for_jax() -> None:
     code = "import sys, airscene.cli as c; c.main(['--help']); print('jax' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "airscene train digits" in out.stdout
+    assert "airscene train folder" in out.stdout
     assert out.stdout.endswith("False\n")
 
 

@@ -12,6 +12,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -53,17 +54,30 @@ def _signature(value: Any) -> list[str]:
 
 
 def options() -> dict[str, list[str]]:
-    """The options that the help text of each command names."""
-    return {command: sorted(set(_named_options(command))) for command in COMMANDS}
+    """The options that each command accepts."""
+    return {command: sorted(_accepted(command)) for command in COMMANDS}
 
 
-def _named_options(command: str) -> list[str]:
+def _accepted(command: str) -> set[str]:
     from airscene.cli import main
+    from airscene.commands import options
+    from airscene.commands.help import help_text
+
+    found: list[Any] = []
+
+    def seen(prog: str, about: Any, listed: Any, everything: bool) -> str:
+        found.extend(listed)
+        return help_text(prog, about, listed, everything=True)
 
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    with (
+        mock.patch.object(options, "help_text", seen),
+        contextlib.redirect_stdout(said),
+        contextlib.suppress(SystemExit),
+    ):
         main([*command.split(), "--help"])
-    return re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", said.getvalue())
+    words = {word for option in found if not option.positional for word in option.words}
+    return {"--help", *words, *re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", said.getvalue())}
 
 
 def commands() -> list[str]:

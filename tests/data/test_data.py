@@ -200,6 +200,7 @@ def test_sprites_that_overlap_saturate():
             assert not image[~covered, channel].any()
 
 
+@pytest.mark.long
 def test_sixty_thousand_digit_scenes_are_made_in_seconds():
     embedded_digits()
     start = time.perf_counter()
@@ -215,17 +216,17 @@ def test_intensities_lie_between_0_and_1():
 
 
 def test_errors_say_what_is_wrong():
-    with pytest.raises(AirsceneError, match=r"no data set 'cats'; there are digits, mnist"):
+    with pytest.raises(AirsceneError, match=r"no data set 'cats'. Available: digits, mnist"):
         scenes("cats")
-    with pytest.raises(AirsceneError, match="1 channels, but the model takes 3"):
+    with pytest.raises(AirsceneError, match="digits has grey images, but the model takes colour"):
         make_scenes(DataConfig(), ModelConfig(channels=3), held_out=False)
     with pytest.raises(AirsceneError, match="does not fit into an image of 12x50"):
         scenes("digits", height=12)
-    with pytest.raises(AirsceneError, match="9 objects do not fit side by side into 40x40"):
+    with pytest.raises(AirsceneError, match="9 objects do not fit into 40x40"):
         scenes("digits", 2, counts=(9,), height=40, width=40)
-    with pytest.raises(AirsceneError, match="counts must be"):
+    with pytest.raises(AirsceneError, match="counts must list numbers from 0 up"):
         DataConfig(counts=())
-    with pytest.raises(AirsceneError, match="counts must be"):
+    with pytest.raises(AirsceneError, match="counts must list numbers from 0 up"):
         DataConfig(counts=(-1, 1))
     channels = {name: dataset.channels for name, dataset in DATASETS.items()}
     assert channels == {**CHANNELS, "omniglot": 1, "folder": None}
@@ -264,7 +265,7 @@ def test_any_of_several_checksums_will_do(tmp_path, monkeypatch):
     (tmp_path / "things" / "a.zip").write_bytes(b"content")
     assert source.fetch("a.zip") == tmp_path / "things" / "a.zip"
     (tmp_path / "things" / "a.zip").write_bytes(b"other")
-    with pytest.raises(AirsceneError, match="is not the Things file it should be"):
+    with pytest.raises(AirsceneError, match="is not the expected Things file"):
         source.fetch("a.zip")
     monkeypatch.delenv("AIRSCENE_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -279,5 +280,5 @@ def test_a_sprite_that_does_not_fit():
 
 @pytest.mark.parametrize("counts", [(), (-1,)])
 def test_counts_that_make_no_sense(counts):
-    with pytest.raises(AirsceneError, match="counts must be"):
+    with pytest.raises(AirsceneError, match="counts must list numbers from 0 up"):
         scenes("digits", counts=counts)

@@ -91,10 +91,11 @@ def test_strokes_are_counted_by_their_breaks():
     assert images.shape == (2, 50, 50, 1)
     assert characters == ["Greek/character01"] * 2
     assert omniglot.drawn_strokes(50, 50, "small2")[1].tolist() == [3]  # Greek is in small1
-    with pytest.raises(AirsceneError, match="a character is square, not 40x50"):
+    with pytest.raises(AirsceneError, match="omniglot images are square, not 40x50"):
         omniglot.drawn_strokes(40, 50, "small1")
 
 
+@pytest.mark.long
 def test_the_real_files():
     if not os.environ.get("AIRSCENE_DATA"):
         pytest.skip("AIRSCENE_DATA does not say where Omniglot lies")

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory import resident
 from PIL import Image
 
 import airscene
@@ -343,12 +344,6 @@ def bad_requests(good: bytes) -> Iterator[tuple[str, str, dict[str, Any], bytes]
     yield "POST", "/infer", PNG, bytes(10_000_001)
 
 
-def resident() -> int:
-    """Memory of this process in bytes; 0 where that is not known."""
-    status = Path("/proc/self/statm")
-    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
-
-
 def test_bad_requests_get_one_line_and_harm_nothing(
     api: Any, two_digits: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,7 +383,7 @@ def test_a_body_without_a_length_is_counted_while_it_comes(api: Any) -> None:
 def test_an_unknown_model_is_answered_with_the_names(api: Any) -> None:
     answer = api.post("/infer?model=cats", content=b"", headers=PNG)
     assert answer.status_code == 404
-    said, names = answer.json()["error"].split("; there are ")
+    said, names = answer.json()["error"].split("; available: ")
     assert said == "no model 'cats'" and names.startswith("digits, digits-difference, objects, ")
 
 
@@ -667,6 +662,7 @@ def test_objects_obey_the_keyboard_and_sliders(page: Any) -> None:
     says(page, "3 objects")
 
 
+@pytest.mark.long
 def test_sprites_are_stamped_and_things_stand_on_the_table(page: Any) -> None:
     page.locator("#model").select_option("sprites")
     page.get_by_text("Place a few stamps here").wait_for()

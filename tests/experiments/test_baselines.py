@@ -52,6 +52,7 @@ def test_dropout_keeps_the_mean():
     np.testing.assert_array_equal(_drop(x, 0.0, jax.random.key(0)), x)
 
 
+@pytest.mark.long
 def test_a_classifier_learns_from_the_labels_that_it_may_use():
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(400, 6)), jnp.float32)
@@ -67,6 +68,7 @@ def test_a_classifier_learns_from_the_labels_that_it_may_use():
     np.testing.assert_allclose(trained.layers[0].weight, blind.layers[0].weight)
 
 
+@pytest.mark.long
 def test_the_auto_encoder_learns_to_draw():
     x = np.zeros((16, 24, 24, 1), np.uint8)
     for i in range(16):

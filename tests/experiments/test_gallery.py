@@ -78,11 +78,12 @@ def say(out: Path) -> dict:
     return json.loads((out / "page.json").read_text())
 
 
+@pytest.mark.long
 def test_all_results_and_the_gallery(results: Path, capsys) -> None:
     command = ["reproduce", "all", "--quick", "--out", str(results)]
     assert main(command) == 1  # one is missing
     said = capsys.readouterr()
-    assert said.err.splitlines()[-1].startswith("airscene: missing was not made: this needs")
+    assert said.err.splitlines()[-1].startswith("airscene: missing failed: this needs")
     assert said.out.endswith(f"gallery: {results / 'index.html'}\n")
 
     told = say(results / "later-quick")
@@ -101,13 +102,14 @@ def test_all_results_and_the_gallery(results: Path, capsys) -> None:
     assert "Not made: this needs a thing" in page
     assert page.count("data:image/png;base64,") == 2 and "http" not in page
     assert "A &amp; B" in page and "Nothing &lt;yet&gt;." in page and "Figure 2." in page
-    assert "--quick: trained small: its figures mean nothing" in page
+    assert "--quick: small models, trained briefly: the numbers mean nothing" in page
 
     assert main(command) == 1
-    assert capsys.readouterr().out.count("is made already") == 2
+    assert capsys.readouterr().out.count("already made") == 2
     assert say(results / "later-quick") == told
 
 
+@pytest.mark.long
 def test_a_result_measured_again_says_what_its_training_took(results: Path) -> None:
     out = results / "later"
     assert main(["reproduce", "later", "--out", str(out)]) == 0
@@ -140,13 +142,13 @@ def test_ctrl_c_says_how_to_go_on(results: Path, monkeypatch, capsys) -> None:
     monkeypatch.setitem(gallery.EXPERIMENTS, "missing", stopped)
     out = str(results / "a b")
     assert main(["reproduce", "missing", "--out", out]) == 130
-    assert f"Go on with:\n  airscene reproduce missing --out '{out}'" in capsys.readouterr().out
+    assert f"Continue with:\n  airscene reproduce missing --out '{out}'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "no result 'nothing'; there are digits, "),
+        (["nothing"], "no result 'nothing'. Available: digits, "),
         (["generalisation", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["all", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["all", "--seeds", "few"], "few"),

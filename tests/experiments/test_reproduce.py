@@ -58,7 +58,7 @@ def test_generalisation(jobs, tmp_path: Path, capsys) -> None:
     the_page_stands_alone(out)
     for name, config in jobs.items():  # not trained again
         assert train_once(out / name, "mnist", config, Console())
-    assert capsys.readouterr().out == "is trained already\n" * len(jobs)
+    assert capsys.readouterr().out == "already trained\n" * len(jobs)
     (out / "many/dair/model.safetensors").unlink()  # as if killed just before it was written
     assert train_once(out / "many/dair", "mnist", jobs["many/dair"], Console())
     assert (out / "many/dair/model.safetensors").is_file()
@@ -71,8 +71,9 @@ def test_generalisation(jobs, tmp_path: Path, capsys) -> None:
     assert "was trained with other settings; use another --out" in error
 
 
+@pytest.mark.long
 def test_generalisation_quick(tmp_path: Path, monkeypatch) -> None:
-    """The models that come along show what the paper says."""
+    """The bundled models show what the paper says."""
     few = generalisation.Size("digits", large=60, most=3, test_scenes=20)
     monkeypatch.setattr(generalisation, "QUICK", few)
     out = str(tmp_path / "quick")
@@ -85,7 +86,7 @@ def test_generalisation_quick(tmp_path: Path, monkeypatch) -> None:
     assert right["air"] < 0.5 and right["dair"] > 0.9
     figures = {path.stem for path in (tmp_path / "quick" / "figures").iterdir()}
     assert figures == {"reconstructions", "many", "crowd"}
-    assert "the models that come along" in (tmp_path / "quick" / "index.html").read_text()
+    assert "the bundled models" in (tmp_path / "quick" / "index.html").read_text()
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -145,6 +146,6 @@ def test_draw_is_reported_without_counts(tmp_path: Path, capsys) -> None:
     capsys.readouterr()
     model, picture = str(tmp_path / "run"), str(tmp_path / "run/figures/samples.png")
     assert main(["infer", model, picture]) == 0
-    assert "draws whole images: its count is 1" in capsys.readouterr().err
+    assert "draws whole images: its count is always 1" in capsys.readouterr().err
     assert main(["infer", model, picture, "--max-objects", "3"]) == 2
-    assert "has a table p(n) for 0 to 1 objects, and no others" in capsys.readouterr().err
+    assert "0 to 1 objects: leave out --max-objects" in capsys.readouterr().err

@@ -44,8 +44,9 @@ def test_learning(tmp_path: Path, monkeypatch) -> None:
     assert [len(line[2].split()) for line in counts[1:]] == [2, 2]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_looks")
-def test_learning_quick_shows_the_model_that_comes_along(tmp_path: Path, monkeypatch) -> None:
+def test_learning_quick_shows_the_bundled_model(tmp_path: Path, monkeypatch) -> None:
     small = replace(preset("sprites"), steps=4, eval_every=2, batch=2, snapshots=2)
     small = replace(small, data=replace(small.data, scenes=50))
     monkeypatch.setattr(learning, "small", lambda study, config: small)
@@ -135,6 +136,7 @@ def test_labels(tmp_path: Path, monkeypatch) -> None:
     assert [line[0] for line in next(iter(page.sections.values()))[1:]] == list(few)
 
 
+@pytest.mark.long
 def test_omniglot(tmp_path: Path, monkeypatch) -> None:
     if not os.environ.get("AIRSCENE_DATA"):
         pytest.skip("AIRSCENE_DATA does not say where Omniglot lies")

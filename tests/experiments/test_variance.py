@@ -53,6 +53,7 @@ def plainly(trees):
     return total, (each.mean(axis=0) ** 2).sum() - total / len(each)
 
 
+@pytest.mark.long
 def test_spread_is_that_of_a_plain_loop(model, x):
     gradient = jax.jit(jax.grad(lambda model, key: Marginal()(model, x, key)[0]))
     trees = [gradient(model, key) for key in KEYS]
@@ -82,6 +83,7 @@ def test_a_certain_gradient_has_no_variance(model, x):
     np.testing.assert_allclose(spread.core_signal, jnp.sum(core**2), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_settling_teaches_the_baseline(tiny, model, images):
     config = TrainConfig(steps=300, batch=8, model=tiny, baseline_learning_rate=1e-2)
     fresh = jax.jit(lambda key: NVIL(config, key))(jax.random.key(1))
@@ -101,6 +103,7 @@ def test_settling_teaches_the_baseline(tiny, model, images):
     assert unpredicted(settled) < 0.3 * unpredicted(untaught)
 
 
+@pytest.mark.long
 def test_measure_asks_every_estimator_for_every_count(tiny, monkeypatch):
     asked = []
 

@@ -101,7 +101,7 @@ def test_digits_as_onnx(digits: np.ndarray, tmp_path: Path, capsys) -> None:
     assert main(["export", "digits", "--out", str(path)]) == 0
     out = capsys.readouterr().out
     assert f"{path}: 5.9 MB" in out
-    assert "(batch, 50, 50, 1)" in out and "largest difference to JAX" in out
+    assert "(batch, 50, 50, 1)" in out and "largest difference from the original" in out
     expected = jax.device_get(jax.jit(load("digits").program())(digits))
     for size in (1, 3, 17):
         rows = {key: value[:size] for key, value in expected.items()}
@@ -112,6 +112,7 @@ def test_digits_as_onnx(digits: np.ndarray, tmp_path: Path, capsys) -> None:
     assert "float32 in [0, 1]" in facts.custom_metadata_map["images"]
 
 
+@pytest.mark.long
 @needs_onnx
 @pytest.mark.parametrize(
     "change",
@@ -149,6 +150,7 @@ def test_a_3d_model_as_onnx(tmp_path: Path) -> None:
     assert json.loads(facts["kinds"]) == list(model.problem.kinds)
 
 
+@pytest.mark.long
 def test_stablehlo_needs_no_airscene(tiny: ModelConfig, tmp_path: Path, capsys) -> None:
     model = predictor(tiny)
     model.save(tmp_path / "mine.safetensors")
@@ -178,7 +180,7 @@ def test_what_is_there_is_not_overwritten(tiny: ModelConfig, tmp_path: Path, mon
     command = ["export", "mine.safetensors", "--format", "stablehlo"]
     assert main(command) == 2
     assert capsys.readouterr().err == (
-        "airscene: mine.stablehlo is there already; overwrite it by --force\n"
+        "airscene: mine.stablehlo already exists; add --force to overwrite it\n"
     )
     assert Path("mine.stablehlo").read_text() == "a file of somebody's"
     assert main([*command, "--force"]) == 0
@@ -193,9 +195,9 @@ def test_what_is_there_is_not_overwritten(tiny: ModelConfig, tmp_path: Path, mon
     ("command", "message"),
     [
         ("export nothing", "no model 'nothing'"),
-        ("export digits --format torch", "invalid choice 'torch'"),
+        ("export digits --format torch", "must be onnx or stablehlo, not 'torch'"),
         ("export digits --out {tmp}", "is a folder; name a file"),
-        ("export digits --canvas 80 --out {tmp}/a.onnx", "only a difference core"),
+        ("export digits --canvas 80 --out {tmp}/a.onnx", "works only with the difference network"),
         ("export digits --format stablehlo --out {tmp}/file/sub", "cannot write"),
     ],
 )
@@ -237,6 +239,7 @@ def test_differences_are_found() -> None:
     assert np.isnan(difference(right | {"elbo": np.array([np.nan, -2], np.float32)}, right))
 
 
+@pytest.mark.long
 @needs_onnx
 @pytest.mark.parametrize("size", [(8, 9), (9, 9)])
 def test_shades_are_brought_to_light_on_black_in_the_file(size, tiny, tmp_path) -> None:

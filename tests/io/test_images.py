@@ -1,14 +1,13 @@
 """Reading images of unknown origin."""
 
 import io
-import resource
 import struct
 import zipfile
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
+from memory import resident
 from PIL import Image
 
 from airscene.errors import AirsceneError
@@ -80,11 +79,6 @@ def test_stacks_are_many_images(tmp_path):
     np.testing.assert_array_equal(read_images(tmp_path / "two.tif")[1], DEEP[::-1])
     names = [name for name, _ in named_images(tmp_path / "two.tif")]
     assert names == [f"{tmp_path}/two.tif#0", f"{tmp_path}/two.tif#1"]
-
-
-def resident():
-    """Bytes of memory in use now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def chunk(kind, data):

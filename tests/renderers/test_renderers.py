@@ -54,7 +54,9 @@ LEAST = {"cube": (45, 55), "cup": (45, 55), "sphere": (45, 55), "cylinder": (39,
 """PSNR at 128 and at 32 pixels. OpenGL smooths the cylinder's texture, Warp does not."""
 
 
-@pytest.mark.parametrize("world", [PLAIN, OBJECTS], ids=["plain", "objects"])
+@pytest.mark.parametrize(
+    "world", [pytest.param(PLAIN, marks=pytest.mark.long), OBJECTS], ids=["plain", "objects"]
+)
 def test_warp_draws_what_opengl_draws(world, started):
     slots = scenes(np.repeat(range(len(world.kinds)), 4))
     large, small = (started(OpenGL, world, size, workers=1)(slots) for size in (128, 32))
@@ -157,7 +159,7 @@ def test_a_worker_that_dies_is_a_clear_error(started, monkeypatch, tmp_path, cap
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(AirsceneError) as error:
         pool.images(np.asarray(pool.rows(slots)))
-    assert one_line(error) == "a rendering process is killed by SIGKILL"
+    assert one_line(error) == "a rendering process was killed by SIGKILL"
     with pytest.raises(AirsceneError, match="killed by SIGKILL"), clear_errors(pool):
         jax.block_until_ready(call(slots))
     assert not caplog.records  # nor does JAX print a traceback
@@ -179,6 +181,7 @@ print(*(worker.process.pid for worker in pool._pool.workers), flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["exit", "kill"])
 def test_no_process_outlives_us(started, end, tmp_path):
     started(OpenGL, OBJECTS, 32, workers=1)
@@ -250,7 +253,7 @@ def test_what_is_not_installed_is_a_line_that_names_the_extra(kind, module, monk
 
 
 def test_renderers_have_names():
-    with pytest.raises(AirsceneError, match="no renderer 'povray'; there are auto, opengl, warp"):
+    with pytest.raises(AirsceneError, match="no renderer 'povray'; available: auto, opengl, warp"):
         make_renderer("povray", OBJECTS, 32)
 
 
@@ -319,9 +322,9 @@ def test_any_function_is_a_renderer(shape, dtype):
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (np.zeros((8, 9), np.uint8), r"drew \(8, 9, 1\), expected \(8, 8, 3\)"),
-        (np.zeros((8, 8), np.uint8), r"drew \(8, 8, 1\), expected \(8, 8, 3\)"),
-        (np.zeros((8, 8, 3), int), "drew int64, expected uint8 or float"),
+        (np.zeros((8, 9), np.uint8), r"shape \(8, 9, 1\), expected \(8, 8, 3\)"),
+        (np.zeros((8, 8), np.uint8), r"shape \(8, 8, 1\), expected \(8, 8, 3\)"),
+        (np.zeros((8, 8, 3), int), "returned int64, expected uint8 or float"),
     ],
 )
 def test_a_wrong_image_is_a_clear_error(image, message):
@@ -412,6 +415,7 @@ def test_under_vmap_everything_is_rendered_in_one_call():
 BLUR = gaussian_filter1d(np.eye(32), 1.0, axis=0).astype(np.float32)
 
 
+@pytest.mark.long
 def test_the_gradient_of_an_image_loss_points_where_a_finer_image_says(started):
     coarse = started(OpenGL, OBJECTS, 32, workers=1)
     fine = started(OpenGL, OBJECTS, 32, frame_size=512, workers=1)

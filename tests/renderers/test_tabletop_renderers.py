@@ -290,7 +290,7 @@ def test_a_function_knows_no_looks():
     renderer = Function(lambda *_: np.zeros((8, 8)), 8, 8, channels=1)
     slots = scenes(TABLETOP, 1)
     assert draw(renderer, slots).shape == (1, 8, 8, 1)
-    with pytest.raises(AirsceneError, match="knows no looks"):
+    with pytest.raises(AirsceneError, match="cannot change the appearance"):
         draw(renderer, slots, usual_appearance(TABLETOP, 1))
 
 

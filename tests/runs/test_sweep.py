@@ -72,6 +72,7 @@ def test_every_traceable_setting_is_tested() -> None:
     assert set(VALUES) == set(TRACEABLE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setup", SETUPS)
 def test_a_cell_trains_alike_alone_and_in_a_group(tiny: ModelConfig, setup: str) -> None:
     """One cell has the usual settings, one has all others, and each of the rest has one other."""
@@ -139,7 +140,7 @@ def test_a_sweep_ends_with_run_folders_a_table_and_a_plot(swept: Path, capsys) -
 def test_a_sweep_that_is_done_is_not_trained_again(swept: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(sweep, "train_run", None)
     assert main(command(swept, *GRID)) == 0
-    assert "all is done already" in capsys.readouterr().out
+    assert "all already done" in capsys.readouterr().out
 
 
 def test_another_sweep_is_refused(swept: Path, tmp_path: Path, capsys) -> None:
@@ -174,6 +175,7 @@ def test_a_group_that_was_interrupted_goes_on(swept: Path, tmp_path: Path, monke
         assert all(np.array_equal(a, b) for a, b in zip(leaves(whole), leaves(cut), strict=True))
 
 
+@pytest.mark.long
 def test_what_diverges_is_a_result(tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
     grid = ["--set", "learning_rate=1e-3,1e30", "--set", "steps=4"]
@@ -181,7 +183,7 @@ def test_what_diverges_is_a_result(tmp_path: Path, capsys) -> None:
     assert "diverged" in capsys.readouterr().out
     assert not (out / "learning-rate=1e+30" / "model.safetensors").exists()
     assert main(command(out, *grid)) == 0
-    assert "all is done already" in capsys.readouterr().out
+    assert "all already done" in capsys.readouterr().out
 
 
 @pytest.mark.quick
@@ -189,16 +191,16 @@ def test_what_diverges_is_a_result(tmp_path: Path, capsys) -> None:
     ("words", "said"),
     [
         (["digits"], "--set SETTING=VALUE"),
-        (["letters", "--set", "steps=1"], "there are digits, mnist"),
+        (["letters", "--set", "steps=1"], "Available: digits, mnist"),
         (["digits", "--set", "objectcost=1"], "object-cost, object-rate"),
         (["digits", "--set", "steps"], "SETTING=VALUE"),
         (["digits", "--set", "steps="], "lacks a value"),
         (["digits", "--set", "steps=10,,20"], "lacks a value"),
         (["digits", "--set", "steps=10,1e2"], "steps must be a whole number, not '1e2'"),
-        (["digits", "--set", "steps=10,10"], "has 10 twice"),
+        (["digits", "--set", "steps=10,10"], "lists 10 twice"),
         (["digits", "--set", "steps=10", "--set", "steps=20"], "given twice"),
         (["digits", "--set", "saturate=yes"], "one of true, false"),
-        (["digits", "--set", "core=cnn"], "no core 'cnn'; there are lstm, difference, whole"),
+        (["digits", "--set", "core=cnn"], "no core 'cnn'. Available: lstm, difference, whole"),
         (["digits", "--set", "kind=air"], "no setting 'kind'"),
         (["digits", "--set", "size-mean=0.5,-1"], "size-mean must be positive, not -1"),
         (["digits", "--set", "counts=0,1;a"], "counts must be a whole number, not 'a'"),

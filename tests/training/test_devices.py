@@ -53,7 +53,7 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "120"}
 
 
 def called(call: str, count: int = 8) -> subprocess.Popen:
-    """A process with so many devices that calls a function of this file."""
+    """A process with this number of devices that calls a function of this file."""
     devices = f"--xla_force_host_platform_device_count={count}"
     flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {devices}"}
     return subprocess.Popen(
@@ -162,14 +162,14 @@ def test_a_run_goes_on_with_more_or_fewer_devices(tmp_path: Path) -> None:
         ("auto", 5, 7, 1, 5),
         ("auto", 6, 1024, 1, 8),
         ("auto", 1, 64, 2, 1),  # all processes take part
-        ("auto", 1, 64, 3, "divide a minibatch into 3 parts, but batch is 64"),
+        ("auto", 1, 64, 3, "divide each minibatch into 3 parts, but --batch is 64"),
         (8, 1, 64, 1, 8),
         (6, 4, 9, 1, 6),
         (16, 4, 64, 2, 8),
-        (9, 1, 64, 1, "devices must be from 1 to 8"),
-        (0, 1, 64, 1, "devices must be from 1 to 8"),
+        (9, 1, 64, 1, "--devices must be at most 8"),
+        (0, 1, 64, 1, "--devices must be at least 1"),
         (3, 1, 64, 2, "a multiple of the 2 processes"),
-        (8, 2, 66, 1, "divide a minibatch into 4 parts, but batch is 66"),
+        (8, 2, 66, 1, "divide each minibatch into 4 parts, but --batch is 66"),
     ],
 )
 def test_how_many_devices_are_taken(asked, seeds, batch, processes, taken) -> None:
@@ -239,13 +239,13 @@ SHELL = {k: v for k, v in SLURM.items() if "STEP" not in k}
         ((None, 1, None), SLURM, None),  # each task has a run of its own
         (("a:1", None, None), MPI, Team("a:1", 2, 1)),
         (("a:1", 3, None), POD, Team("a:1", 3, 2)),
-        ((None, None, None), MPI, "where is process 0"),
-        ((None, 2, 0), {}, "where is process 0"),
+        ((None, None, None), MPI, "give the address of process 0"),
+        ((None, 2, 0), {}, "give the address of process 0"),
         (("a", 2, 0), {}, "must be HOST:PORT"),
         (("a:99999", 2, 0), {}, "must be HOST:PORT"),
-        (("a:1", None, 0), {}, "how many processes"),
-        (("a:1", 2, None), {}, "which process"),
-        (("a:1", 2, 2), {}, "must lie below processes, 2"),
+        (("a:1", None, 0), {}, "give the number of processes"),
+        (("a:1", 2, None), {}, "give the index of this process"),
+        (("a:1", 2, 2), {}, "must be below 2, the number of processes"),
     ],
 )
 def test_who_takes_part(options: tuple, environment: dict, team: Any) -> None:
@@ -341,6 +341,7 @@ def draw_mine(coordinator: str, process: int) -> None:
     print(json.dumps(asked))
 
 
+@pytest.mark.long
 def test_each_scene_is_drawn_by_the_process_that_holds_it_once() -> None:
     address = free_address()
     both = [called(f"draw_mine({address!r}, {i})", count=4) for i in range(2)]
@@ -382,7 +383,7 @@ def test_two_processes_stop_together_and_a_lost_one_ends_the_other(tmp_path: Pat
     assert time.monotonic() - killed < 30
     assert status == 1
     assert "another process was lost" in error and len(error.splitlines()) == 1
-    assert error.endswith("by: airscene train digits --out run --resume\n")
+    assert error.endswith("with: airscene train digits --out run --resume\n")
     by_two = rows(first)
 
     left = start("--resume", *long, cwd=first)  # one process goes on
@@ -395,9 +396,10 @@ def test_two_processes_stop_together_and_a_lost_one_ends_the_other(tmp_path: Pat
     alike(rows(first), rows(tmp_path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("process", "message"),
-    [("0", "not all of the 2 processes came"), ("1", "process 0 is not reached")],
+    [("0", "not all of the 2 processes connected"), ("1", "cannot reach process 0")],
 )
 def test_who_does_not_come_is_missed_in_one_line(process: str, message: str, tmp_path) -> None:
     where = ("--coordinator", free_address(), "--processes", "2", "--process-id", process)

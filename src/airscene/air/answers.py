@@ -1,4 +1,4 @@
-"""What was found in many images, as arrays in pixels of the images given."""
+"""Inference results for many images, as arrays in pixels of the input images."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,10 @@ from airscene.io.frames import Places
 
 @dataclass(frozen=True)
 class Answers:
-    """What users are told of many images, as arrays; in pixels of the images given."""
+    """Inference results for many images, as arrays; lengths are in pixels of the input images."""
 
     count: Int[np.ndarray, " images"]
-    """The most probable one: so many of the steps below count."""
+    """The most probable count n of each image. Only its first n steps below are objects."""
     posterior: Float[np.ndarray, "images counts"]
     presence: Float[np.ndarray, "images steps"]
     where: Float[np.ndarray, "images steps 3"]
@@ -25,7 +25,7 @@ class Answers:
 
 
 def answers(places: Places, found: Any) -> Answers:
-    """What was found (an `Inference` of NumPy arrays), as users are told."""
+    """Convert an `Inference` of NumPy arrays to pixels of the input images."""
     posterior = np.exp(np.asarray(found.log_q))
     at_least, where = np.cumsum(posterior[:, ::-1], axis=1)[:, ::-1], places.where(found.pose)
     return Answers(

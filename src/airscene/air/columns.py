@@ -1,4 +1,4 @@
-"""What is found in images as columns of a table: the schema of scenes in Parquet files."""
+"""Scenes as table columns: the schema of the Parquet files."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from airscene.io.arrow import Array, Schema, Table, arrow, lists
 from airscene.io.frames import Places, windows
 
 OBJECT = ("box", "window", "where", "what")
-"""Lists of numbers that an object has."""
+"""The fields of an object that are lists of numbers."""
 
 
 def schema() -> Schema:
-    """The columns of scenes."""
+    """The columns of a table of scenes."""
     pa = arrow()
     numbers, text = pa.list_(pa.float32()), pa.string()
     thing = [("presence", pa.float32()), *((name, numbers) for name in OBJECT)]
@@ -31,7 +31,7 @@ def schema() -> Schema:
 
 
 def table(file: Array, error: Array, places: Places, a: Answers) -> Table:
-    """A table of many scenes at once; nothing but the error where there is one.
+    """A table with one row per image. A row with an error has only its file name and the error.
 
     file, error: Arrow arrays of strings.
     """

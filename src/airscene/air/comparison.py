@@ -1,4 +1,4 @@
-"""Two models of 2D scenes, compared."""
+"""Compare two models of 2D scenes."""
 
 import time
 
@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from airscene.air.evaluation import MEASURES, SceneEvaluator, evaluate
 from airscene.air.predictor import Predictor
+from airscene.config import INTAKE, shade
 from airscene.data.scenes import Scenes, as_float
 from airscene.errors import AirsceneError
 from airscene.io.files import finite
@@ -17,13 +18,13 @@ from airscene.output.comparison import SHOWN, Comparison, disagreement, interval
 
 
 def compare(a: Predictor, b: Predictor, question: Question) -> Comparison:
-    """Two models, on held-out scenes of the data of the first, or of other data."""
+    """Compare two models on held-out scenes (default: of the data that A was trained on)."""
     _require_same_images(a, b)
     return compare_scenes(a, b, SceneEvaluator(a, question).scenes)
 
 
 def compare_scenes(a: Predictor, b: Predictor, scenes: Scenes) -> Comparison:
-    """Two models, on scenes with ground truth."""
+    """Compare two models on given scenes."""
     sides = [evaluate(model, scenes, iw=False) for model in (a, b)]
     images = as_float(scenes.images)
     figures_ = [
@@ -50,7 +51,7 @@ def compare_scenes(a: Predictor, b: Predictor, scenes: Scenes) -> Comparison:
 def milliseconds(
     model: Predictor, images: Float[np.ndarray, "scenes height width channels"], repeats: int = 200
 ) -> float:
-    """Time of one image through the compiled program: median over some of the images."""
+    """Median time of the compiled program on one image, in milliseconds, over `repeats` calls."""
     times = []
     for i in range(repeats):
         x = images[i % len(images)][None]
@@ -63,24 +64,27 @@ def milliseconds(
 def _require_same_images(a: Predictor, b: Predictor) -> None:
     sizes = [(m.config.height, m.config.width, m.config.channels) for m in (a, b)]
     if sizes[0] != sizes[1]:
-        one, other = (f"{h}x{w} pixels with {c} channel(s)" for h, w, c in sizes)
-        raise AirsceneError(f"A takes images of {one}, B of {other}: no common images")
-    shades = [(m.config.invert, m.config.level, m.config.contrast) for m in (a, b)]
-    if shades[0] != shades[1]:
+        one, other = (f"{shade(c)} images of {h}x{w} pixels" for h, w, c in sizes)
         raise AirsceneError(
-            "A and B see pictures in other shades (--invert, --level, --contrast): no common images"
+            f"A takes {one}, B {other}: models to compare must take the same images"
         )
+    for name in INTAKE:
+        if getattr(a.config, name) != getattr(b.config, name):
+            raise AirsceneError(
+                f"A and B were trained with different --{name}: models to compare must prepare "
+                "images in the same way"
+            )
 
 
 def _warnings(a: Predictor, b: Predictor) -> list[str]:
     kinds = [(m.config.likelihood, m.config.likelihood_sd, m.config.saturate) for m in (a, b)]
     if kinds[0] == kinds[1]:
         return []
-    return ["the two have different likelihoods p(x | canvas): their ELBOs mean different things"]
+    return ["A and B have different likelihoods p(x | canvas): their ELBOs are not comparable"]
 
 
 def _overlays(a: Predictor, b: Predictor, images: np.ndarray) -> dict[str, list[np.ndarray]]:
-    """Images, and above one another what each model sees in them."""
+    """Three rows of pictures: the images, then the same with the windows of A, then of B."""
     if not len(images):
         return {}
     rows: dict[str, list[np.ndarray]] = {"image": list(images)}

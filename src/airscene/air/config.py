@@ -1,8 +1,10 @@
-"""All settings of AIR: the model, and its training."""
+"""All settings of AIR: those of the model and those of training."""
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+from jaxtyping import Float
 
 from airscene.air.parts import CORES, ESTIMATORS, GLIMPSES
 from airscene.config import (
@@ -15,13 +17,15 @@ from airscene.config import (
     require_positive,
 )
 
+MOST_OBJECTS = 1_000
+"""Limit for the number of inference steps; whole pictures may have more objects."""
 TRACEABLE = (
     "learning_rate", "count_temperature", "baseline_learning_rate", "label_weight", "object_cost",
     "object_rate", "size_mean", "size_sd", "position_sd", "likelihood_sd", "presence_bias",
     "decoder_bias", "where_sd_start",
 )  # fmt: skip
-"""Settings of a `TrainConfig` that change no shape, no program and no scene: models that differ in
-these alone can be trained together, by one program that gets them as arrays."""
+"""Settings that affect neither array shapes, nor the compiled program, nor the scenes. Runs that
+differ only in these can be trained together: one program takes them as arrays."""
 
 
 @dataclass(frozen=True)
@@ -29,70 +33,83 @@ class ModelConfig(ImageConfig):
     """The generative model and its inference network (the paper's section 3)."""
 
     max_objects: int = 3
-    """N, the most objects (inference steps) in an image."""
+    """Maximum number N of objects in an image or tile; also the number of inference steps."""
 
     count_prior: Literal["geometric", "binomial", "uniform", "table"] = "geometric"
-    """p(n), truncated at N and renormalised."""
+    """Prior p(n) of the number of objects, truncated at N and renormalised."""
     object_cost: float = 25.0
-    """Geometric p(n): nats that each object costs, p(n) proportional to exp(-cost n)."""
+    """How much an object must improve the fit (log-likelihood, in nats) to be counted: raise it if
+    dirt is counted, lower it if objects are missed. It sets the geometric prior, p(n) proportional
+    to exp(-cost n)."""
     object_rate: float = 0.5
-    """Binomial p(n): the probability that each of the N objects is there."""
+    """With --count-prior binomial: probability that each of the N objects is present."""
     count_table: tuple[float, ...] = ()
-    """Table p(n): N + 1 weights for n = 0, 1, ..., N."""
+    """With --count-prior table: N + 1 comma-separated weights, for n = 0, 1, ..., N."""
 
     size_mean: float = 0.45
-    """Prior median of a window's side, relative to the image's shorter side."""
+    """Typical side of an object's window, the square that the model looks at, as a fraction of the
+    image's shorter side. Despite the name, it is the median of the prior."""
     size_sd: float = 0.14
-    """Prior standard deviation of the logarithm of a window's side."""
+    """Prior standard deviation of the natural logarithm of a window's side."""
     position_sd: float = 0.6
-    """Prior standard deviation of a window's centre (the image spans -1 to 1)."""
+    """Prior standard deviation of a window's centre; the image spans -1 to 1."""
 
     likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
-    """p(x | canvas). Bernoulli suits images that are nearly black and white."""
+    """Likelihood p(x | canvas) of a pixel; bernoulli suits nearly black-and-white images."""
     likelihood_sd: float = 0.3
-    """Standard deviation of a pixel under the Gaussian likelihood."""
+    """With --likelihood gaussian: standard deviation of a pixel; intensities run from 0 to 1."""
     saturate: bool = False
-    """Clip the canvas at 1 before the likelihood, for images whose overlaps saturate."""
+    """Clip the canvas at 1 before the likelihood, for images in which overlaps saturate."""
 
     core: str = "lstm"
-    """What proposes the next object: lstm (AIR's), difference (DAIR's network on what is not yet
-    explained), or whole (one object, the whole image)."""
+    """Network that proposes the next object: lstm is AIR's; difference is DAIR's and sees the part
+    of the image not yet explained; whole makes the whole image one object."""
     patch: int = 10
-    """The core sees the image in patches of this side (lstm: 0 for the image as it is)."""
+    """Side in pixels of the patches into which the core divides the image. With --core lstm, 0
+    feeds the pixels directly to the network."""
     patch_features: int = 32
-    """Features per patch."""
+    """Number of features per patch."""
     hidden: int = 256
-    """lstm: units of the recurrent core."""
+    """With --core lstm: number of units."""
     context: int = 2
-    """difference: layers in which a patch sees its neighbours."""
+    """With --core difference: number of layers that combine each patch with its eight
+    neighbours."""
     detach_canvas: bool = True
-    """difference: no gradients through what is drawn so far. That biases them; it trains better."""
+    """With --core difference: stop gradients through the canvas. The gradients are then biased, but
+    training works better."""
 
     glimpse: str = "vae"
-    """The auto-encoder of what is in a window: vae (the paper's), or draw (a DRAW network)."""
+    """Auto-encoder of a window's content: vae is the paper's, draw is a DRAW network."""
     codes: int = 50
-    """Dimensions of z_what, the code of an object's appearance."""
+    """Length of z_what, the code of an object's appearance."""
     window: int = 20
-    """Side in pixels of the glimpse x_att and of the drawing y_att."""
+    """Side in pixels of a window's content: of the glimpse x_att and of the drawing y_att."""
     mlp: int = 200
-    """Hidden units of the small networks (omega from h, glimpse encoder, glimpse decoder)."""
+    """Hidden units of each small network: the one that outputs presence and window from the core's
+    state, the glimpse encoder and the glimpse decoder."""
     draw_steps: int = 10
-    """draw: steps, which share the codes equally."""
+    """With --glimpse draw: number of steps, each with an equal share of the codes; must divide
+    codes."""
     draw_hidden: int = 256
-    """draw: units of the encoder's and the decoder's LSTM."""
+    """With --glimpse draw: units of the encoder LSTM and of the decoder LSTM."""
     draw_window: int = 12
-    """draw: side in pixels of what a step reads and writes."""
+    """With --glimpse draw: side in pixels of the patch that each step reads and writes."""
 
     presence_bias: float = 2.0
-    """Initial logit of z_pres: above 0, objects are tried before they are given up."""
+    """Initial logit of z_pres; above 0, objects are more likely present than absent at first."""
     decoder_bias: float = -2.0
-    """Initial logit of a drawn pixel: below 0, objects start nearly empty."""
+    """Initial logit of a drawn pixel; well below 0, objects start nearly black."""
     where_sd_start: float = 0.2
-    """Initial standard deviation of q(z_where); its prior's is 1."""
+    """Initial standard deviation of q(z_where); 1 is as wide as the prior."""
+
+    @property
+    def usual_side(self) -> float | Float[Any, ""]:
+        """The typical side of a window in pixels: an array if `size_mean` is traced."""
+        return self.size_mean * min(self.height, self.width)
 
     @property
     def counts_objects(self) -> bool:
-        """Whether the model has objects to count; one of the whole image has not."""
+        """Whether the model counts objects; the whole core does not."""
         return self.core != "whole"
 
     def __post_init__(self) -> None:
@@ -105,26 +122,36 @@ class ModelConfig(ImageConfig):
         for name in at_least_one.split():
             value = getattr(self, name)
             require(value >= 1, f"{name.replace('_', '-')} must be at least 1, not {value}")
+        most = f"max-objects must be at most {MOST_OBJECTS:,}, not {self.max_objects:,}"
+        require(self.max_objects <= MOST_OBJECTS, most)
         require_positive(self, "size_mean", "likelihood_sd", "where_sd_start")
         if self.count_prior == "table":
             table, steps = self.count_table, self.max_objects
             ok = len(table) == steps + 1 and min(table) >= 0 and sum(table) > 0
-            require(ok, f"count-table needs {steps + 1} weights for 0 to {steps} objects")
-        require(0 < self.object_rate < 1, f"object-rate must lie in (0, 1), not {self.object_rate}")
+            require(
+                ok,
+                f"count-table needs {steps + 1} weights of 0 or more, not all 0, for 0 to {steps} "
+                "objects",
+            )
+        require(
+            0 < self.object_rate < 1,
+            f"object-rate must be above 0 and below 1, not {self.object_rate}",
+        )
         for name in ("object_cost", "presence_bias", "decoder_bias"):
             ok = math.isfinite(getattr(self, name))
             require(ok, f"{name.replace('_', '-')} must be finite")
         for name in ("patch", "context", "size_sd", "position_sd"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value >= 0
-            require(ok, f"{name.replace('_', '-')} must not be negative, not {value}")
+            require(ok, f"{name.replace('_', '-')} must be 0 or more, not {value}")
         if self.core == "difference":
-            require(self.patch >= 1, "patch must be at least 1 for the difference core")
-            require(self.position_sd > 0, "position-sd must be positive for the difference core")
+            require(self.patch >= 1, "patch must be at least 1 with the difference network")
+            positive = self.position_sd > 0
+            require(positive, "position-sd must be positive with the difference network")
         one = self.core != "whole" or self.max_objects == 1
-        require(one, f"the whole core has one object, so max-objects 1, not {self.max_objects}")
+        require(one, f"core 'whole' needs max-objects 1, not {self.max_objects}")
         shared = self.glimpse != "draw" or self.codes % self.draw_steps == 0
-        require(shared, f"{self.codes} codes cannot be shared by {self.draw_steps} draw-steps")
+        require(shared, f"{self.codes} codes are not a multiple of {self.draw_steps} draw-steps")
 
 
 @dataclass(frozen=True)
@@ -134,39 +161,41 @@ class TrainConfig(RunConfig):
     kind: ClassVar[str] = "air"
 
     count_temperature: float = 30.0
-    """Temperature of q(n) at the first step: above 1, decisions on n stay soft while drawings are
-    still poor, which keeps a run from settling early on drawing nothing, or on one object more."""
+    """Temperature of q(n), the inferred probability of each count, at the first step. Above 1, q(n)
+    stays soft while the drawings are still poor; otherwise the model may settle too early on
+    drawing nothing, or on using one object too many."""
     anneal: int = 1_000
-    """Steps over which the temperature of q(n) falls to 1."""
+    """Number of steps over which the temperature of q(n) falls to 1."""
     snapshots: int = 0
-    """About how many snapshots of the models to keep over training, most of them early, for
-    `airscene film` (0: none)."""
+    """Approximate number of snapshots to keep for `airscene film`, most of them from early in
+    training (0: none)."""
 
     estimator: str = "marginal"
-    """Gradient estimator for the count n: marginal (exact), nvil, concrete or vimco (sampled)."""
+    """Gradient estimator for the count n: marginal sums over n exactly; nvil and vimco sample n;
+    concrete makes it continuous."""
     temperature: float = 0.5
-    """concrete: temperature of the relaxed z_pres."""
+    """With --estimator concrete: temperature of the relaxed z_pres."""
     samples: int = 5
-    """vimco: samples K per image."""
+    """With --estimator vimco: number K of samples per image, at least 2."""
     baseline_learning_rate: float = 1e-3
-    """nvil: learning rate of the neural baseline."""
+    """With --estimator nvil: learning rate of the neural baseline."""
     scale_signal: bool = True
-    """nvil: centre and scale the learning signal by its running moments."""
+    """With --estimator nvil: divide the learning signal by its running standard deviation."""
 
     labels: float = 0.0
-    """Share of the training images whose true counts (and boxes, where known) may be used, e.g.
-    0.01; 0 trains without labels."""
+    """Fraction of the training images whose true counts (and boxes, if known) may be used, e.g.
+    0.01; 0 trains without labels. For a folder, the counts are those in counts.csv."""
     label_weight: float = 10.0
-    """With labels: how much the log-probability of a true count weighs in the loss."""
+    """With --labels: weight of the true count's log-probability in the loss."""
     label_boxes: bool = True
-    """With labels: where boxes are known, draw windows to them."""
+    """With --labels: train windows towards the true boxes, if known."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
 
     @property
     def subject(self) -> str:
-        """The folder of pictures, if there is one."""
+        """The folder of pictures; empty for other data sets."""
         return self.data.path
 
     def __post_init__(self) -> None:
@@ -176,13 +205,13 @@ class TrainConfig(RunConfig):
         require_positive(self, "count_temperature", "temperature", "baseline_learning_rate")
         require_not_negative(self, "anneal", "snapshots")
         ends = self.snapshots != 1
-        require(ends, "snapshots must be 0 or at least 2: the first and the last step")
+        require(ends, "snapshots must be 0 or at least 2 (the first and the last step)")
         m, watched = self.model, self.data.watch_counts
         fits = m.count_prior != "table" or max((*watched, 0)) <= m.max_objects
         require(fits or not m.counts_objects, "the count-table has no weight for the watch-counts")
-        require(0 <= self.labels <= 1, f"labels must be a share from 0 to 1, not {self.labels}")
+        require(0 <= self.labels <= 1, f"labels must be between 0 and 1, not {self.labels:g}")
         require_positive(self, "label_weight")
         countable = not self.labels or m.counts_objects
-        require(countable, "the whole core has no count to learn from labels")
+        require(countable, "labels cannot be used with core 'whole': it does not count objects")
         vimco = self.estimator != "vimco" or self.samples >= 2
-        require(vimco, f"vimco needs samples of at least 2, not {self.samples}")
+        require(vimco, f"vimco needs at least 2 samples, not {self.samples}")

@@ -1,7 +1,7 @@
-"""Cores: the network (omega, h) = R(x, h) that says where the next object is, if there is one.
+"""Cores: the network (omega, h) = R(x, h) that predicts whether and where there is another object.
 
-`lstm` is the paper's AIR, `difference` its DAIR (appendix D), `whole` looks at all of the image at
-once. A new one is a class with the methods of `Core`, added to `parts.CORES` under a name.
+`lstm` is the paper's AIR, `difference` its DAIR (appendix D), `whole` takes the whole image as one
+object. To add a core, write a class with the methods of `Core` and add it to `parts.CORES`.
 """
 
 from typing import Protocol, runtime_checkable
@@ -20,29 +20,29 @@ from airscene.nn.networks import MLP, PatchEmbedding, each, lstm, positive, with
 from airscene.nn.normal import Normal
 
 SURELY = 100.0
-"""The logit of an object that is always there."""
+"""The logit of an object that is always present."""
 
 
 class Omega(eqx.Module):
     """The parameters of a step's distributions: q(z_pres) and q(z_where)."""
 
     logit: Float[Array, ""]
-    """Of z_pres = 1, given that every step before was present."""
+    """Logit of z_pres = 1, given that z_pres = 1 in every earlier step."""
     where: Normal
 
     @staticmethod
     def of(config: ModelConfig, raw: Float[Array, "7"]) -> "Omega":
-        """From a network's outputs; zeros are the start of training."""
+        """Convert a network's outputs. Zeros give the distributions at the start of training."""
         where = Normal(raw[1:4], positive(raw[4:7], config.where_sd_start))
         return Omega(raw[0] + config.presence_bias, where)
 
 
 @runtime_checkable
 class Core(Protocol):
-    """What every core can do."""
+    """The methods of a core."""
 
     def prepare(self, x: Image) -> PyTree[Array]:
-        """What the core needs of the image, the same for every step."""
+        """Compute from the image everything that is the same in every step."""
         ...
 
     def start(self) -> PyTree[Array]:
@@ -50,7 +50,7 @@ class Core(Protocol):
         ...
 
     def view(self, x: Image, canvas: Image) -> Image:
-        """What a step looks at, given what is drawn so far. Glimpses are read from it, too."""
+        """The image that a step sees, given the canvas so far. Glimpses are read from it."""
         ...
 
     def __call__(
@@ -60,20 +60,20 @@ class Core(Protocol):
         z: Float[Array, " latents"],
         view: Image,
     ) -> tuple[Omega, PyTree[Array]]:
-        """One step: omega, and the new h. `z` are the latents of the step before."""
+        """One step: omega and the new h. `z` holds the latents of the previous step."""
         ...
 
 
 def make_core(config: ModelConfig, key: Key[Array, ""], key_omega: Key[Array, ""]) -> Core:
-    """The core that `config.core` names; omega's network has a key of its own."""
+    """Make the core named by `config.core`. `key_omega` initialises the network for omega."""
     return CORES.find(config.core)(config, key, key_omega)
 
 
 class LSTMCore(eqx.Module):
-    """The paper's LSTM, which sees the image and the latents so far.
+    """The paper's LSTM. Each step sees the image and the latents of the previous step.
 
-    What does not change between steps, the projection of the image, is computed once: `prepare`.
-    It is not the paper's that the image may be embedded in patches first (`ModelConfig.patch`).
+    The projection of the image is the same in every step, so `prepare` computes it once. Unlike in
+    the paper, the image can first be embedded in patches (`ModelConfig.patch`).
     """
 
     embed: PatchEmbedding | None
@@ -97,7 +97,7 @@ class LSTMCore(eqx.Module):
         self.omega = MLP(c.hidden, c.mlp, 7, key_omega)
 
     def prepare(self, x: Image) -> Float[Array, " gates"]:
-        """The image's part of the gates."""
+        """The contribution of the image to the gates."""
         return self.image((x if self.embed is None else self.embed(x)).ravel())
 
     def start(self) -> PyTree[Array]:
@@ -105,7 +105,7 @@ class LSTMCore(eqx.Module):
         return jnp.zeros(self.config.hidden), jnp.zeros(self.config.hidden)
 
     def view(self, x: Image, canvas: Image) -> Image:
-        """The image. What was drawn is known only through the latents."""
+        """The image. The LSTM learns about earlier objects only from their latents."""
         return x
 
     def __call__(
@@ -123,11 +123,12 @@ class LSTMCore(eqx.Module):
 
 
 class DifferenceCore(eqx.Module):
-    """DAIR (appendix D): a feed-forward network on what is not yet explained, x - I(canvas).
+    """DAIR (appendix D): a feed-forward network on the unexplained image, x - I(canvas).
 
-    The same network on every patch and its neighbours proposes an object there and scores it; the
-    best patch and those near it choose. Nothing in it knows how many objects there were in
-    training or how many are drawn already, and no parameter depends on the image's size.
+    At each patch, the same network sees the patch and its neighbours, proposes an object and scores
+    it. The step takes the average of the best proposal and those near it, weighted by a softmax of
+    the scores. The network does not know how many objects training scenes had or how many are
+    already drawn, and none of its parameters depends on the image size.
     """
 
     embed: PatchEmbedding
@@ -147,45 +148,51 @@ class DifferenceCore(eqx.Module):
         self.propose = MLP(features, c.mlp, 8, key_omega)
 
     def prepare(self, x: Image) -> None:
-        """Nothing: every step sees another difference."""
+        """None: each step sees a different image."""
 
     def start(self) -> None:
-        """No state but the canvas."""
+        """None: the only state is the canvas."""
 
     def view(self, x: Image, canvas: Image) -> Image:
-        """The error canvas."""
+        """The error canvas, x - I(canvas)."""
         drawn = link(self.config, canvas)
         return x - (jax.lax.stop_gradient(drawn) if self.config.detach_canvas else drawn)
 
     def __call__(
         self, prepared: None, h: None, z: Float[Array, " latents"], view: Image
     ) -> tuple[Omega, None]:
-        """One step: propose an object at every patch, choose one."""
-        features = self.embed(view)
-        for layer in self.context:
-            features = features + jax.nn.relu(each(layer, with_neighbours(features)))
-        centres = self._centres(*features.shape[:2])
-        proposals = each(self.propose, features).reshape(-1, 8)
+        """One step: propose an object at every patch, and combine the best proposals."""
+        proposals = self.proposals(view)
+        centres = self._centres(*proposals.shape[:2])
+        proposals = proposals.reshape(-1, 8)
         sd = self.config.position_sd
         proposals = proposals + numerics(sd).pad(centres / sd, ((0, 0), (3, 3)))
         weight = jax.nn.softmax(self._near_best(centres, proposals[:, 0]))
         return Omega.of(self.config, weight @ proposals[:, 1:]), None
 
+    def proposals(self, view: Image) -> Float[Array, "rows columns 8"]:
+        """For each patch a score and raw omega; positions are relative to the patch's centre."""
+        features = self.embed(view)
+        for layer in self.context:
+            features = features + jax.nn.relu(each(layer, with_neighbours(features)))
+        return each(self.propose, features)
+
     def _near_best(
         self, centres: Float[np.ndarray, "patches 2"], score: Float[Array, " patches"]
     ) -> Float[Array, " patches"]:
-        """The scores within half a window of the best one, else minus infinity.
+        """The scores of patches within half a window of the best one; minus infinity elsewhere.
 
-        A softmax over all patches would put the window between two objects that score alike.
+        With a softmax over all patches, two objects with equal scores would get one window halfway
+        between them.
         """
         c = self.config
         best = jnp.asarray(centres)[jnp.argmax(score)]
         pixels = jnp.abs(centres - best) * np.array([c.width, c.height]) / 2
-        reach = c.size_mean * min(c.height, c.width) / 2
+        reach = c.usual_side / 2
         return jnp.where(jnp.max(pixels, axis=1) <= reach, score, -jnp.inf)
 
     def _centres(self, rows: int, columns: int) -> Float[np.ndarray, "patches 2"]:
-        """Where the patches lie (x, y); the image spans -1 to 1."""
+        """Centres (x, y) of the patches; the image spans -1 to 1."""
         side = self.config.patch
         x = (2 * np.arange(columns) + 1) * side / self.config.width - 1
         y = (2 * np.arange(rows) + 1) * side / self.config.height - 1
@@ -193,7 +200,10 @@ class DifferenceCore(eqx.Module):
 
 
 class WholeCore(eqx.Module):
-    """One object, always there, at the prior's mean: with a prior of no width, the whole image."""
+    """One object, always present, with the prior as its q(z_where).
+
+    With size-mean 1 and prior standard deviations of 0, its window is the whole image.
+    """
 
     config: ModelConfig = eqx.field(static=True)
 
@@ -201,10 +211,10 @@ class WholeCore(eqx.Module):
         self.config = config
 
     def prepare(self, x: Image) -> None:
-        """Nothing."""
+        """None."""
 
     def start(self) -> None:
-        """Nothing."""
+        """None."""
 
     def view(self, x: Image, canvas: Image) -> Image:
         """The image."""
@@ -213,7 +223,7 @@ class WholeCore(eqx.Module):
     def __call__(
         self, prepared: None, h: None, z: Float[Array, " latents"], view: Image
     ) -> tuple[Omega, None]:
-        """The prior of z_where, and an object for certain."""
+        """An object that is certainly present, with the prior of z_where."""
         return Omega(jnp.array(SURELY), Normal(jnp.zeros(3), jnp.ones(3))), None
 
 

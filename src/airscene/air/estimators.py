@@ -1,14 +1,15 @@
-"""Gradient estimators for the discrete count n. All of them read the same rollout.
+"""Gradient estimators for the discrete count n. All of them use the same rollout.
 
-An estimator is a module: called with the model, a batch and a key, it returns a loss whose
-gradient is its estimate of minus the ELBO's (for `vimco`: of its own K-sample bound's), and an
-`Aux` with the ELBO and the estimator to use next. What it learns itself (nvil's baseline) are its
-arrays; it is trained beside the model.
+An estimator is a module. Called with the model, a batch and a key, it returns two values:
+    * a loss, whose gradient estimates the gradient of minus the ELBO (for `vimco`: of minus its
+      own K-sample bound);
+    * an `Aux` with the ELBO and the estimator to use in the next step.
+Its own parameters (the baseline of `nvil`) are trained together with the model.
 
-`temperature` weighs the entropy of q(n); above 1 it keeps q(n) soft (see `training`).
+`temperature` weights the entropy of q(n); above 1, it keeps q(n) soft (`task.count_temperature`).
 
-The continuous latents are reparameterised throughout, so that the estimators differ only in how
-they treat n. A new one is a class, added to `parts.ESTIMATORS` under a name.
+All estimators reparameterise the continuous latents; they differ only in how they treat n. To add
+an estimator, write a subclass of `Estimator` and add it to `parts.ESTIMATORS`.
 """
 
 from abc import abstractmethod
@@ -29,7 +30,7 @@ Temperature = float | Float[Array, ""]
 
 
 class Aux(eqx.Module):
-    """What comes beside the loss."""
+    """The second result of an estimator: the ELBO, and the estimator for the next step."""
 
     elbo: Float[Array, ""]
     estimator: "Estimator"
@@ -42,16 +43,16 @@ class Estimator(eqx.Module):
     def __call__(
         self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
-        """The loss to differentiate, and what comes beside it."""
+        """The loss to differentiate, and an `Aux`."""
 
 
 def make_estimator(config: TrainConfig, key: Key[Array, ""]) -> Estimator:
-    """The estimator that `config.estimator` names."""
+    """Make the estimator named by `config.estimator`."""
     return ESTIMATORS.find(config.estimator)(config, key)
 
 
 def rollouts(model: AIR, x: Batch, key: Key[Array, ""]) -> tuple[Step, Terms]:
-    """A rollout for each image of the batch, and the pieces of its ELBO."""
+    """A rollout for each image of the batch, and the terms of its ELBO."""
 
     def one(x, key):
         steps = model.rollout(x, model.noise(key))
@@ -61,7 +62,7 @@ def rollouts(model: AIR, x: Batch, key: Key[Array, ""]) -> tuple[Step, Terms]:
 
 
 class Marginal(Estimator):
-    """n is summed out exactly: unbiased, no score-function noise, no baseline. The default."""
+    """The default: n is summed out exactly. Unbiased; no score-function noise, no baseline."""
 
     def __call__(
         self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
@@ -73,12 +74,13 @@ class Marginal(Estimator):
 
 
 class NVIL(Estimator):
-    """The paper's: n is sampled; its gradient is the score function's, less a neural baseline.
+    """The paper's estimator: n is sampled; a neural baseline reduces score-function noise.
 
-    The baseline of step i sees the image and the latents of the steps before it, and predicts
-    ell in units of its running moments. What is left, the learning signal, is divided by its own
-    running standard deviation (unless `scale` is off, which leaves the gradient unbiased). The
-    very first batch only sets the moments: it teaches q(n) nothing.
+    The baseline of step i sees the image and the latents of the steps before i, and predicts ell in
+    standardised units (minus the running mean of ell, divided by its running standard deviation).
+    The prediction error is the learning signal. With `scale`, the signal is divided by its own
+    running standard deviation; without, the gradient is unbiased. The first batch only sets the
+    running moments; it does not train q(n).
     """
 
     baseline: "Baseline"
@@ -94,7 +96,7 @@ class NVIL(Estimator):
     def __call__(
         self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
-        """A surrogate: the path-wise term, the score-function term, and the baseline's error."""
+        """A surrogate loss: path-wise term, score-function term and the baseline's error."""
         key_z, key_n = jax.random.split(key)
         steps, terms = rollouts(model, x, key_z)
         n = jax.random.categorical(key_n, jax.lax.stop_gradient(terms.log_q))
@@ -103,7 +105,7 @@ class NVIL(Estimator):
         error = target[:, None] - jax.vmap(self.baseline)(x, jax.lax.stop_gradient(steps))
         signal = jax.lax.stop_gradient(error * self.ell.sd)
 
-        # Steps 1 to n said "one more"; step n + 1, if there is one, said "stop".
+        # z_pres is 1 in steps 1 to n and 0 in step n + 1, if n < N; later steps are not sampled.
         said_yes = jax.vmap(present, (0, None))(n, steps.logit.shape[1])
         spoke = jax.vmap(present, (0, None))(n + 1, steps.logit.shape[1])
         log_q = jax.nn.log_sigmoid(jnp.where(said_yes == 1, steps.logit, -steps.logit))
@@ -117,7 +119,7 @@ class NVIL(Estimator):
 
 
 class Moments(eqx.Module):
-    """Running mean and variance. The first batch sets them; they are never differentiated."""
+    """Running mean and variance, set by the first batch. No gradient passes through them."""
 
     mean: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
     variance: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
@@ -125,15 +127,15 @@ class Moments(eqx.Module):
 
     @property
     def sd(self) -> Float[Array, ""]:
-        """Standard deviation; never below 1 nat, so that nothing is blown up by it."""
+        """Standard deviation, at least 1 nat, so that dividing by it never amplifies values."""
         return jax.lax.stop_gradient(jnp.sqrt(jnp.maximum(self.variance, 1.0)))
 
     def standardise(self, values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Values in units of these moments; zero until there are any."""
+        """Values minus the mean, divided by the standard deviation; 0 before the first batch."""
         return jnp.where(self.batches > 0, (values - self.mean) / self.sd, 0.0)
 
     def after(self, values: Float[Array, "*shape"], where: Array | None = None) -> "Moments":
-        """These moments, moved a little towards those of a new batch."""
+        """The moments updated with a new batch."""
         values = jax.lax.stop_gradient(values)
         rate = jnp.maximum(0.01, 1 / (self.batches + 1))
         mean = self.mean + rate * (jnp.mean(values, where=where) - self.mean)
@@ -142,7 +144,7 @@ class Moments(eqx.Module):
 
 
 class Baseline(eqx.Module):
-    """Predicts the (centred, scaled) signal of each step from the image and the latents so far."""
+    """Predicts the standardised ell for each step, from the image and the latents so far."""
 
     image: eqx.nn.Linear
     latents: eqx.nn.Linear
@@ -168,14 +170,14 @@ class Baseline(eqx.Module):
 
 
 class Concrete(Estimator):
-    """z_pres is relaxed to a binary Concrete variable. Biased; less so at low temperatures."""
+    """z_pres is relaxed to a binary Concrete variable. Biased, less so at low temperatures."""
 
     temperature: float = eqx.field(static=True)
 
     def __call__(
         self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
     ) -> tuple[Float[Array, ""], Aux]:
-        """Minus the relaxed ELBO, in which an object is drawn and paid for in part."""
+        """Minus the relaxed ELBO: z_pres scales both the drawing and the KL of an object."""
         key_z, key_u = jax.random.split(key)
         steps, terms = rollouts(model, x, key_z)
         u = jax.random.logistic(key_u, steps.logit.shape)
@@ -189,7 +191,7 @@ class Concrete(Estimator):
 
 
 class VIMCO(Estimator):
-    """The K-sample bound, each sample's score-function signal measured against the others."""
+    """The K-sample bound. The other samples provide the baseline for each sample."""
 
     samples: int = eqx.field(static=True)
 
@@ -211,7 +213,7 @@ class VIMCO(Estimator):
 
 
 def _at(values: Float[Array, "*batch counts"], n: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """The value of each row at its count."""
+    """values[..., n]: the value of each row at its count."""
     return jnp.take_along_axis(values, n[..., None], axis=-1)[..., 0]
 
 
@@ -220,7 +222,7 @@ def _mean_elbo(terms: Terms) -> Float[Array, ""]:
 
 
 def _sampled_elbo(terms: Terms, n: Array, temperature: Temperature) -> Float[Array, ""]:
-    """The paper's ell: the ELBO's terms for the count n that was sampled."""
+    """The paper's ell: the ELBO's terms for the sampled count n."""
     z_pres = present(n, terms.kl_where.size)
     kl = jnp.sum(z_pres * (terms.kl_where + terms.kl_what))
     log_q = jax.lax.stop_gradient(terms.log_q)
@@ -232,7 +234,7 @@ def _log_mean_exp(log_w: Float[Array, "samples batch"]) -> Float[Array, " batch"
 
 
 def _leave_one_out(log_w: Float[Array, "samples batch"]) -> Float[Array, "samples batch"]:
-    """For each sample, the bound with its log-weight replaced by the mean of the others'."""
+    """For each sample, the bound with its log-weight replaced by the mean of all other samples'."""
     k = log_w.shape[0]
     others = (jnp.sum(log_w, axis=0) - log_w) / (k - 1)
     replaced = jnp.where(jnp.eye(k)[:, :, None] == 1, others[:, None, :], log_w[None])

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from scipy.optimize import linear_sum_assignment
 
 from airscene.air.config import ModelConfig
+from airscene.air.matching import MATCH, box_overlap
 from airscene.air.model import AIR
 from airscene.air.predictor import Predictor
 from airscene.air.priors import at_least
@@ -18,14 +19,13 @@ from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, DataConfig, from_dic
 from airscene.data import DATASETS, Scenes, make_scenes
 from airscene.data.folder import as_scenes
 from airscene.data.scenes import as_float
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, meant
 from airscene.kinds.evaluation import Evaluation, Evaluator, Question
 from airscene.output.measures import Measure, Measures
 
 IW_SAMPLES = 100
-IW_SCENES = 200  # what importance weighting gains over the ELBO is measured on so many scenes,
-IW_WORK = 3 * 50 * 50  # fewer where steps times pixels exceed this
-MATCH = 0.5  # a box is found if its intersection over union with the true one reaches this
+IW_SCENES = 200  # scenes on which the importance-weighted bound is measured;
+IW_WORK = 3 * 50 * 50  # fewer scenes if steps times pixels exceed this
 
 
 MEASURES: Measures = {
@@ -33,14 +33,14 @@ MEASURES: Measures = {
         "Count accuracy", "count acc.", "%", "most probable count", headline=True, per_seed=True
     ),
     "count_accuracy_sampled": Measure(
-        "Count accuracy, sampled", "sampled", "%", "n ~ q(n | x)", per_seed=True
+        "Count accuracy, sampled", "sampled", "%", "count drawn from q(n | x)", per_seed=True
     ),
     "over_counted": Measure("Counted too many", "too many", "%"),
     "under_counted": Measure("Counted too few", "too few", "%"),
     "count_accuracy_same_overlapping": Measure(
-        "Count accuracy, twins", "twins", "%", "overlapping objects of one kind", per_seed=True
+        "Count accuracy, overlap", "overlap", "%", "two objects of one kind overlap", per_seed=True
     ),
-    "scenes_same_overlapping": Measure("Scenes with twins", "", ",.0f"),
+    "scenes_same_overlapping": Measure("Scenes with such an overlap", "", ",.0f"),
     "box_recall": Measure("Box recall", "recall", "%", "at IoU 0.5", headline=True, per_seed=True),
     "box_precision": Measure(
         "Box precision", "precision", "%", "at IoU 0.5", headline=True, per_seed=True
@@ -48,8 +48,8 @@ MEASURES: Measures = {
     "centre_error": Measure("Centre error", "centre err.", ".2f", "pixels", per_seed=True),
     "elbo": Measure("ELBO", "ELBO", ",.1f", "nats per image", headline=True, per_seed=True),
     "elbo_log_likelihood": Measure("Log-likelihood", "log-lik.", ",.1f", "nats, part of the ELBO"),
-    "elbo_kl_where": Measure("KL of where", "KL where", ",.1f", "nats"),
-    "elbo_kl_what": Measure("KL of what", "KL what", ",.1f", "nats"),
+    "elbo_kl_where": Measure("KL of the windows", "KL windows", ",.1f", "nats"),
+    "elbo_kl_what": Measure("KL of the appearances", "KL appear.", ",.1f", "nats"),
     "elbo_kl_count": Measure("KL of the count", "KL count", ",.1f", "nats"),
     "iw_bound": Measure(
         "Importance-weighted bound", "IW bound", ",.1f", "nats per image", per_seed=True
@@ -62,15 +62,15 @@ MEASURES: Measures = {
     "mean_steps": Measure("Mean steps", "steps", ".2f", "inference steps per image", per_seed=True),
     "scenes": Measure("Held-out scenes", "", ",.0f"),
 }
-"""How the figures are written."""
+"""Labels and number formats of the figures."""
 
 
 @dataclass(frozen=True)
 class SceneEvaluation(Evaluation):
-    """The figures of one model (`result`), and what was inferred, for pictures."""
+    """The figures of one model (`result`), and the inference results that plots need."""
 
     confusion: Int[np.ndarray, "true inferred"] | None
-    """None where nothing is counted, or the true counts are not known."""
+    """None if the model does not count objects or no true count is known."""
     found: Any  # a NumPy `Inference`
     elbo: Float[np.ndarray, " scenes"]
 
@@ -78,9 +78,9 @@ class SceneEvaluation(Evaluation):
 def evaluate(
     predictor: Predictor, scenes: Scenes, seed: int = 0, iw: bool = True
 ) -> SceneEvaluation:
-    """All figures of one model; those of counts and boxes where the truth is known.
+    """All figures of one model; those of counts and boxes only if the true ones are known.
 
-    Without `iw`, the importance-weighted bound is left out, which takes most of the time.
+    iw: whether to compute the importance-weighted bound, which takes most of the time.
     """
     found = predictor.infer_arrays(as_float(scenes.images))
     count = np.argmax(found.log_q, axis=1)
@@ -119,19 +119,23 @@ def eval_scenes(
     seed: int = EVAL_SEED,
     scenes: int = EVAL_SCENES,
 ) -> Scenes:
-    """Held-out scenes of the data that the model was trained on, or of another data set."""
+    """Held-out scenes of `dataset`, a name or a folder (default: the model's training data)."""
     trained_on = predictor.note.get("data")
     if trained_on is None and dataset is None:
         raise AirsceneError(
-            "the model was trained on an array of your own: name a folder or a data set, --data"
+            "the model was trained on an array: name a folder or a data set with --data"
         )
     if dataset is not None and dataset not in DATASETS and Path(dataset).is_dir():
-        if (trained_on or {}).get("tile"):
+        if predictor.reads_whole:
             raise AirsceneError(
-                f"the model was trained on tiles; count whole pictures by airscene infer --tile "
-                f"{dataset}"
+                "models trained on tiles cannot be compared on whole pictures: evaluate each with "
+                f"airscene eval MODEL --data {dataset}"
             )
         return as_scenes(Path(dataset), predictor.config, scenes)
+    if dataset is not None and dataset not in DATASETS:
+        known = [name for name in DATASETS if name != "folder"]
+        near, names = meant(dataset, known) or ".", ", ".join(known)
+        raise AirsceneError(f"no data set or folder {dataset!r}{near} Data sets: {names}")
     data = from_dict(DataConfig, trained_on or asdict(DataConfig()))
     data = replace(data, dataset=dataset or data.dataset)
     return make_scenes(
@@ -140,7 +144,7 @@ def eval_scenes(
 
 
 class SceneEvaluator(Evaluator):
-    """Held-out scenes of the data that a model was trained on, or of another data set."""
+    """Evaluates models on held-out scenes of the training data, or of another data set."""
 
     def __init__(self, predictor: Predictor, question: Question):
         q, trained_on = question, predictor.note.get("data", {})
@@ -154,7 +158,7 @@ class SceneEvaluator(Evaluator):
 
     @property
     def about(self) -> dict[str, Any]:
-        """The data set; and the counts, where scenes are composed with such."""
+        """The data set and, if its scenes are composed of objects, the counts."""
         composed = self.data in DATASETS and DATASETS[self.data].composed
         return {"data": self.data, **({"counts": self.counts} if composed else {})}
 
@@ -162,7 +166,7 @@ class SceneEvaluator(Evaluator):
 def looked_at(
     found: Any, config: ModelConfig
 ) -> tuple[Float[np.ndarray, "scenes steps 2"], Bool[np.ndarray, "scenes steps"]]:
-    """Where the windows' centres lie, in pixels (x, y), and which of them are used."""
+    """The centres (x, y) of the windows in pixels, and which windows hold an object."""
     centres = (found.pose[..., 1:] + 1) / 2 * np.array([config.width, config.height])
     count = np.argmax(found.log_q, axis=1)
     return centres, np.arange(centres.shape[1]) < count[:, None]
@@ -171,7 +175,7 @@ def looked_at(
 def count_figures(
     true: Int[np.ndarray, " scenes"], inferred: Int[np.ndarray, " scenes"]
 ) -> dict[str, float]:
-    """How often the count is right, too high, too low."""
+    """The fractions of scenes whose count is correct, too high and too low."""
     return {
         "count_accuracy": float(np.mean(inferred == true)),
         "over_counted": float(np.mean(inferred > true)),
@@ -182,7 +186,7 @@ def count_figures(
 def confusion(
     true: Int[np.ndarray, " scenes"], inferred: Int[np.ndarray, " scenes"], most: int
 ) -> Int[np.ndarray, "true inferred"]:
-    """Scenes by true count (row) and inferred count (column)."""
+    """The number of scenes for each true count (row) and inferred count (column)."""
     size = max(most, int(true.max())) + 1
     matrix = np.zeros((size, size), int)
     np.add.at(matrix, (true, inferred), 1)
@@ -194,11 +198,11 @@ def box_figures(
 ) -> dict[str, float]:
     """Precision and recall at IoU 0.5, and the mean distance of matched centres in pixels.
 
-    With nothing to find and nothing found, precision and recall are 1.
+    Precision and recall are 1 if there are no true boxes and no inferred ones.
     """
     hits, distances = 0, []
     for true, n_true, mine, n in zip(scenes.boxes, scenes.counts, boxes, count, strict=True):
-        overlap = iou(true[:n_true], mine[:n])
+        overlap = box_overlap(true[:n_true], mine[:n])
         rows, columns = linear_sum_assignment(-overlap)
         hits += int((overlap[rows, columns] >= MATCH).sum())
         touching = overlap[rows, columns] > 0
@@ -212,25 +216,12 @@ def box_figures(
     }
 
 
-def iou(
-    a: Float[np.ndarray, "first 4"] | Int[np.ndarray, "first 4"],
-    b: Float[np.ndarray, "second 4"] | Int[np.ndarray, "second 4"],
-) -> Float[np.ndarray, "first second"]:
-    """Intersection over union of every pair of boxes (x0, y0, x1, y1)."""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = np.prod(np.maximum(high - low, 0), axis=-1)
-    area_a, area_b = np.prod(a[:, 2:] - a[:, :2], axis=-1), np.prod(b[:, 2:] - b[:, :2], axis=-1)
-    union = area_a[:, None] + area_b[None] - shared
-    return shared / np.maximum(union, 1e-9)
-
-
 def _centres(boxes: np.ndarray) -> np.ndarray:
     return (boxes[:, :2] + boxes[:, 2:]) / 2
 
 
 def _overlapping(scenes: Scenes, count: np.ndarray) -> dict[str, float]:
-    """Count accuracy where two objects of the same label overlap, if there are such scenes."""
+    """Count accuracy on scenes where two objects of the same label overlap; empty if none do."""
     most = scenes.labels.shape[1]
     subset = np.zeros(len(scenes), bool)
     for i in range(most):
@@ -249,7 +240,7 @@ def _overlapping(scenes: Scenes, count: np.ndarray) -> dict[str, float]:
 
 
 def _iw_scenes(c: ModelConfig) -> int:
-    """So many scenes that the importance-weighted bound takes seconds on any model."""
+    """Number of scenes for the importance-weighted bound, few enough to take only seconds."""
     share = IW_WORK / (c.max_objects * c.height * c.width)
     return max(10, round(IW_SCENES * min(1, share)))
 
@@ -258,7 +249,7 @@ def _iw_scenes(c: ModelConfig) -> int:
 def _sampled(
     air: AIR, images: UInt8[Array, "scenes height width channels"], key: Array
 ) -> tuple[Int[Array, " scenes"], dict[str, Float[Array, " scenes"]]]:
-    """Counts and the ELBO's parts of each scene, with z (and n) sampled."""
+    """A sampled count for each scene, and the parts of its ELBO at a sample of z."""
 
     def one(image, key):
         key_z, key_n = jax.random.split(key)
@@ -282,7 +273,7 @@ def _sampled(
 def _iw_gain(
     air: AIR, images: UInt8[Array, "scenes height width channels"], key: Array
 ) -> Float[Array, ""]:
-    """By how much the importance-weighted bound lies above the ELBO, on the same samples.
+    """The importance-weighted bound minus the ELBO, both on the same samples.
 
     Within each sample n is summed out: log w = log sum_n p(x, z^{1:n}, n) / q(z^{1:n} | x).
     """

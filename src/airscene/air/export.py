@@ -1,6 +1,6 @@
-"""AIR as one program: what `Predictor.infer` turns into `Scene`s, as named arrays.
+"""AIR as one exportable program: the contents of `Scene`s as named arrays.
 
-Lengths are in pixels; rows from `count` on are zero.
+Lengths are in pixels; rows from index `count` on are zero.
 """
 
 import jax
@@ -14,17 +14,26 @@ from airscene.nn import attention
 
 
 def program(air: AIR, unrolled: bool = False) -> Exported:
-    """Images in, named arrays out; `unrolled` for what cannot stop early."""
+    """A function from images to named arrays.
+
+    unrolled: always run all N steps, for targets that cannot stop early.
+    """
     infer = air.infer_unrolled if unrolled else air.infer
     return lambda x: _scenes(air, infer(_seen(air.config, x)))
 
 
 def _seen(c: ModelConfig, x: Array) -> Array:
-    """`frames.as_seen` for a batch."""
+    """`intake.as_seen` for a batch of images.
+
+    Models that flatten or compress take images to which their intake has been applied: it measures
+    each picture as a whole, which is no part of the program. `Predictor.facts` describes it.
+    """
+    if c.flatten or c.compress:
+        return x
     if c.invert:
         x = 1 - x
     if c.level:
-        half = c.height * c.width // 2  # the median, by an operation that ONNX has
+        half = c.height * c.width // 2  # the median by top_k, which ONNX supports
         pixels = jnp.swapaxes(x.reshape(-1, c.height * c.width, c.channels), 1, 2)
         highest = jax.lax.top_k(pixels, half + 1)[0]
         low = highest[..., half]
@@ -34,7 +43,7 @@ def _seen(c: ModelConfig, x: Array) -> Array:
 
 
 def _scenes(air: AIR, found: Inference) -> NamedArrays:
-    """What `Predictor` makes of an `Inference`, for images of the model's own size."""
+    """Convert an `Inference` as `Predictor.told` does, for images of the model's own size."""
     c, steps = air.config, air.config.max_objects
     count = jnp.argmax(found.log_q, axis=1).astype(jnp.int32)
     there = jnp.arange(steps)[None] < count[:, None]
@@ -43,7 +52,7 @@ def _scenes(air: AIR, found: Inference) -> NamedArrays:
         mask = there.reshape(*there.shape, *[1] * (values.ndim - 2))
         return jnp.where(mask, values, jnp.zeros_like(values))
 
-    harmless = jnp.array([1.0, 0.0, 0.0])  # a window of no size could not be drawn
+    harmless = jnp.array([1.0, 0.0, 0.0])  # for absent objects: size 0 would divide by zero
     pose = jnp.where(there[..., None], found.pose, harmless)
     half = jnp.array([c.width, c.height]) / 2
     size, centre = jnp.split(pose, [1], axis=-1)

@@ -1,4 +1,4 @@
-"""Films of AIR: how a model learned, and how it sees."""
+"""Films of AIR: a model during training, and a trained model on a stream of images."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,23 +26,23 @@ from airscene.output.film import DIM, GRID, WIDTH, Canvas, Still, movie, writer
 from airscene.training.task import pick
 
 TRAINING_RATE, SHOWN, HELD = 24, 3, 48
-"""Frames a second of the training film, frames of each snapshot, and of the last one."""
+"""Training film: frames per second, frames per snapshot, and frames of the last snapshot."""
 MEASURED = 500
-"""Held-out scenes that a snapshot's numbers are measured on."""
+"""Number of held-out scenes on which each snapshot is evaluated."""
 PANEL = (40, 260)
-"""Where a training frame has its numbers (left, right)."""
+"""Left and right edge, in pixels, of the numbers on a training frame."""
 
 LIVE_RATE = 30
 SHOT, PAUSE, STILL = 2.5, 0.8, 0.6
-"""Seconds that a number of objects lasts, that none lasts, and that a still picture lasts."""
+"""Live film: seconds of a shot with objects, of a shot without, and of a still picture."""
 SPEED = 0.3
-"""Shares of the image's shorter side by which an object moves in a second."""
+"""Speed of an object: fraction of the image's shorter side per second."""
 
 Images = UInt8[np.ndarray, "images height width channels"]
 
 
 def quiet(done: int, total: int) -> None:
-    """A `Tick` that says nothing."""
+    """A `Tick` that does nothing."""
 
 
 def films(
@@ -51,45 +51,48 @@ def films(
     request: FilmRequest,
     bar: Callable[[str], AbstractContextManager[Tick]],
 ) -> Iterator[Path]:
-    """training.mp4, if there is a run with snapshots (a `runs.run.Run`), then live.mp4."""
+    """Write the training film, if `run` (a `runs.run.Run`) has snapshots, then the live film."""
     r, index = request, request.seed_index
-    writer()  # it may be missing
+    if r.form == "mp4":
+        writer()  # fail early if the video writer is not installed
     if index is not None:
         if run is None:
-            raise AirsceneError(f"{r.name} is one model: --seed-index is for run folders")
+            raise AirsceneError(f"{r.name} is a single model: --seed-index needs a run folder")
         model = pick(run.state().model, chosen_seed(run, index))
         predictor = Predictor(model, predictor.note)
     scenes = eval_scenes(predictor, r.data, scenes=MEASURED)
     if run is not None and run.snapshots():
-        with bar("training.mp4") as tick:
-            training_film(run, r.out / "training.mp4", index, r.scenes, tick)
-        yield r.out / "training.mp4"
-    with bar("live.mp4") as tick:
-        live_film(predictor, r.out / "live.mp4", scenes, r.seconds, r.name, tick)
-    yield r.out / "live.mp4"
+        path = r.out / f"training.{r.form}"
+        with bar(path.name) as tick:
+            training_film(run, path, index, r.scenes, tick)
+        yield path
+    path = r.out / f"live.{r.form}"
+    with bar(path.name) as tick:
+        live_film(predictor, path, scenes, r.seconds, r.name, tick)
+    yield path
 
 
-# --- How a model learned -------------------------------------------------------------------
+# --- The training film ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one snapshot makes of the scenes."""
+    """The scenes inferred by one snapshot, and its figures."""
 
     step: int
     scenes: list[Scene]
     accuracy: float | None
-    """The share of held-out counts that are right, where that can be known."""
+    """Fraction of held-out counts that are correct; None if it cannot be known."""
     elbo: float
 
 
 def training_film(
     run: Any, path: Path, seed_index: int | None = None, scenes: int = 12, tick: Tick = quiet
 ) -> None:
-    """Held-out scenes as each snapshot of a run sees them, one snapshot after the other.
+    """Write a film of held-out scenes as each successive snapshot of a run infers them.
 
-    seed_index: which of the run's seeds (default: the served one).
-    scenes: how many to show.
+    seed_index: index of one of the run's seeds (default: the served one).
+    scenes: number of scenes to show.
     """
     steps, stages = list(run.snapshots()), []
     if not steps:
@@ -97,7 +100,7 @@ def training_film(
     c, seed = run.config, chosen_seed(run, seed_index)
     held_out = make_scenes(c.data, c.model, held_out=True, scenes=MEASURED, seed=EVAL_SEED)
     black = ~held_out.images.any(axis=(1, 2, 3))
-    shown = held_out.images[np.argsort(black, kind="stable")[:scenes]]  # something to see first
+    shown = held_out.images[np.argsort(black, kind="stable")[:scenes]]  # empty scenes last
     for step in steps:
         stages.append(_stage(run, step, seed, shown, held_out))
         tick(len(stages), len(steps))
@@ -109,12 +112,12 @@ def training_film(
 
 
 def chosen_seed(run: Any, seed_index: int | None) -> int:
-    """The index of one of a run's seeds, by default of the served one."""
+    """Check `seed_index`; None gives the index of the served seed."""
     if seed_index is None:
         return run.served_seed
     if not 0 <= seed_index < run.config.seeds:
         last = run.config.seeds - 1
-        raise AirsceneError(f"seed-index must lie between 0 and {last}, not {seed_index}")
+        raise AirsceneError(f"--seed-index must be between 0 and {last}, not {seed_index}")
     return seed_index
 
 
@@ -132,7 +135,7 @@ def _stage(run: Any, step: int, seed: int, shown: Images, held_out: Scenes) -> S
 
 
 def training_frame(run: Any, images: Images, stages: Sequence[Stage], now: int) -> Still:
-    """One of the film's `stages` and the way to it: numbers at the left, scenes at the right."""
+    """The frame of stage `now`: step, score and curve at the left, scenes at the right."""
     page, stage, model = Canvas(), stages[now], run.config.model
     left, right = PANEL
     counted = stage.accuracy is not None
@@ -145,16 +148,16 @@ def training_frame(run: Any, images: Images, stages: Sequence[Stage], now: int) 
     if model.counts_objects:
         page.legend((left, 500), model.max_objects)
     page.text((left, 640), "above: a held-out image", 14, DIM)
-    page.text((left, 660), "below: what is made of it", 14, DIM)
+    page.text((left, 660), "below: its reconstruction", 14, DIM)
     _grid(page, images, stage.scenes, model.counts_objects)
     return page.array()
 
 
 def _grid(page: "Canvas", images: Images, scenes: Sequence[Scene], windows: bool) -> None:
-    """Images over what is made of them, as large as they can be."""
+    """Draw each image above its reconstruction, as large as the grid allows."""
     x0, y0, x1, y1 = GRID
     count, height, width, _ = images.shape
-    gap, between, apart = 10, 4, 22  # of columns, of an image and its scene, of rows
+    gap, between, apart = 10, 4, 22  # pixels between columns, image and reconstruction, rows
 
     def fitting(rows: int) -> float:
         columns = -(-count // rows)
@@ -176,12 +179,12 @@ def _grid(page: "Canvas", images: Images, scenes: Sequence[Scene], windows: bool
         page.picture((x, y + tall + between), drawn, scale, scene if windows else None)
 
 
-# --- How a model sees ----------------------------------------------------------------------
+# --- The live film -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sight:
-    """One frame of a stream: the image, what was inferred, and how long that took."""
+    """One frame of a stream: the image, the inferred scene, and the time of inference."""
 
     image: Float[np.ndarray, "height width channels"]
     scene: Scene
@@ -196,15 +199,16 @@ def live_film(
     name: str = "",
     tick: Tick = quiet,
 ) -> None:
-    """Inference over a stream of images, with the time that each took.
+    """Write a film of inference on a stream of images, with the time for each image.
 
-    Objects of held-out `scenes` move about, where their boxes are known; else the scenes follow
-    one another. All is inferred before anything is drawn, so that drawing slows nothing down.
+    If the boxes of the held-out `scenes` are known, their objects move about; otherwise the film
+    shows one scene after the other. All inference runs before the first frame is drawn, so drawing
+    does not affect the times.
     """
     frames = max(1, round(LIVE_RATE * seconds))
     images, sights = stream(scenes, frames), []
     for image in images[:3]:
-        predictor.infer_seen([image])  # compiles, warms up
+        predictor.infer_seen([image])  # compile and warm up
     for image in images:
         started = time.perf_counter()
         (scene,) = predictor.infer_seen([image])
@@ -218,7 +222,7 @@ def live_film(
 
 
 def live_frame(sight: Sight, mean: float, predictor: Predictor, name: str = "") -> Still:
-    """The image with its windows at the left, the scene drawn back at the right, and numbers."""
+    """The image with its windows at the left, its reconstruction at the right, figures below."""
     page, scene, c = Canvas(), sight.scene, predictor.config
     scale = min(500 / c.height, 510 / c.width)
     scale = int(scale) if scale >= 1 else scale
@@ -227,7 +231,7 @@ def live_frame(sight: Sight, mean: float, predictor: Predictor, name: str = "") 
     page.picture((left, top), sight.image, scale, scene if c.counts_objects else None, 4)
     page.picture((right, top), scene.render().reshape(sight.image.shape), scale)
     page.text((left, top - 34), f"airscene  {name}", 17, DIM)
-    page.text((right, top - 34), "drawn back", 17, DIM)
+    page.text((right, top - 34), "reconstruction", 17, DIM)
     below = top + tall + 22
     if c.counts_objects:
         page.legend((right + wide, top - 34), c.max_objects, right=True)
@@ -241,7 +245,7 @@ def live_frame(sight: Sight, mean: float, predictor: Predictor, name: str = "") 
 
 
 def stream(scenes: Scenes, frames: int, seed: int = 0) -> Images:
-    """So many successive images: moving objects, or scenes one after the other."""
+    """A sequence of `frames` images: moving objects, or one scene after the other."""
     crops, apart = cutouts(scenes) if scenes.boxed else ([], False)
     if not crops:
         rows = np.arange(frames) // max(1, round(STILL * LIVE_RATE)) % len(scenes)
@@ -258,7 +262,7 @@ def stream(scenes: Scenes, frames: int, seed: int = 0) -> Images:
 
 
 def cutouts(scenes: Scenes) -> tuple[list[np.ndarray], bool]:
-    """The objects that touch no other, and whether those are all there are."""
+    """Crops of all objects that overlap no other object, and whether that is every object."""
     crops = []
     for image, boxes, count in zip(
         as_float(scenes.images), scenes.boxes, scenes.counts, strict=True
@@ -277,7 +281,10 @@ def _shot(
     apart: bool,
     rng: np.random.Generator,
 ) -> list[UInt8[np.ndarray, "height width channels"]]:
-    """Objects that move straight on and bounce: off the borders and, `apart`, off one another."""
+    """Frames of objects that move straight and bounce off the borders.
+
+    apart: whether they also bounce off one another.
+    """
     sizes = np.array([crop.shape[:2] for crop in crops], int).reshape(-1, 2)
     height, width, _ = shape
     room = np.array([height, width]) - sizes
@@ -300,7 +307,7 @@ def _shot(
 
 
 def _collide(corners: np.ndarray, moves: np.ndarray, sizes: np.ndarray) -> None:
-    """Boxes that meet exchange their speeds, in place, along the axis on which they just met."""
+    """Let colliding boxes swap velocities, in place, along the axis of least overlap."""
     for i, j in combinations(range(len(corners)), 2):
         ends = corners + sizes
         depth = np.minimum(ends[i], ends[j]) - np.maximum(corners[i], corners[j])
@@ -313,7 +320,7 @@ def _collide(corners: np.ndarray, moves: np.ndarray, sizes: np.ndarray) -> None:
 def _composed(
     crops: Sequence[np.ndarray], corners: np.ndarray, shape: tuple[int, ...]
 ) -> UInt8[np.ndarray, "height width channels"]:
-    """The sum of crops at places between pixels, clipped."""
+    """The clipped sum of crops at subpixel positions."""
     height, width, channels = shape
     canvas = np.zeros((height + 1, width + 1, channels))
     for crop, (y, x) in zip(crops, corners, strict=True):

@@ -11,7 +11,8 @@ from airscene.air.survey import survey
 from airscene.air.task import AIRTask, uncounted
 from airscene.config import configured
 from airscene.errors import AirsceneError
-from airscene.io.frames import as_seen, as_uint8, at_size
+from airscene.io.frames import as_uint8, at_size
+from airscene.io.intake import as_seen
 from airscene.training.loop import fitted
 
 
@@ -26,22 +27,28 @@ def fit(
     progress: bool = True,
     **settings: Any,
 ) -> Predictor:
-    """Train on your own images, and return the model with the best held-out ELBO.
+    """Train on your own images and return the model with the best held-out ELBO.
 
-    images: (batch, height, width) or (batch, height, width, channels), uint8 or float in [0, 1].
-        One in ten is held out. A look at them says whether they are dark on light, how large
-        objects are, and how many.
-    max_objects: N, the most objects in an image (default: by that look).
-    object_size: typical side of an object in pixels (default: by that look).
+    images: (batch, height, width) or (batch, height, width, channels), uint8, uint16 or float in
+        [0, 1]. One image in ten is held out. A survey of the images measures whether objects are
+        dark on light, how large they are and how many there are.
+    max_objects: N, the maximum number of objects in an image (default: from the survey).
+    object_size: typical side of an object in pixels (default: from the survey).
+    steps: optimiser steps.
+    seeds: how many seeds to train; the best one is returned.
+    seed: the first seed.
+    progress: whether to print the held-out ELBO during training.
     settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
     """
     pixels = as_uint8(images)
     if object_size is not None and not 0 < object_size <= min(pixels.shape[1:3]):
-        raise AirsceneError(f"object_size must be a size in pixels within the image: {object_size}")
+        raise AirsceneError(
+            f"object_size must be above 0 pixels and fit into the images, not {object_size}"
+        )
     known = {"steps": steps, "seeds": seeds, "seed": seed}
     known |= {} if max_objects is None else {"max_objects": max_objects}
     fixed = ("height", "width", "channels")
-    configured(TrainConfig(), known | settings, fixed, by="images")  # say at once what is wrong
+    configured(TrainConfig(), known | settings, fixed, by="images")  # report bad settings early
     seen = survey(list(pixels))
     seen = seen if object_size is None else replace(seen, side=float(object_size))
     config = configured(seen.config(tile=0), known | settings, fixed, by="images")

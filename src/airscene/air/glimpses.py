@@ -1,8 +1,8 @@
-"""Glimpse auto-encoders: x_att, what is seen in a window, to z_what, to y_att, what is drawn there.
+"""Glimpse auto-encoders: from a window's content x_att to the code z_what to the drawing y_att.
 
-`vae` is the paper's. `draw` is a DRAW network (appendix F): with the `whole` core, of the whole
-image, it is the paper's baseline; with the others, it is DRAW inside AIR. A new one is a class with
-the methods of `Glimpse`, added to `parts.GLIMPSES` under a name.
+`vae` is the paper's. `draw` is a DRAW network (appendix F): with the `whole` core it is the paper's
+baseline; with the `lstm` or `difference` core it is DRAW inside AIR. To add an auto-encoder, write
+a class with the methods of `Glimpse` and add it to `parts.GLIMPSES`.
 """
 
 from typing import Protocol, runtime_checkable
@@ -19,7 +19,7 @@ from airscene.nn.networks import MLP, lstm, positive
 from airscene.nn.normal import Normal
 
 STROKES = 10
-"""A stroke of DRAW's is scaled by STROKES / draw_steps: more steps, no wilder canvas."""
+"""DRAW's strokes are scaled by STROKES / draw_steps, so more steps do not enlarge their sum."""
 
 Window = Float[Array, "side side channels"]
 Codes = Float[Array, " codes"]
@@ -27,28 +27,28 @@ Codes = Float[Array, " codes"]
 
 @runtime_checkable
 class Glimpse(Protocol):
-    """A generative model of patches, with its inference network. p(z_what) is Normal(0, 1)."""
+    """A generative model of patches, with p(z_what) = Normal(0, 1), and its inference network."""
 
     def encode(self, x_att: Window, noise: Codes) -> tuple[Normal, Codes, Window]:
-        """q(z_what | x_att), the sample of it that `noise` gives, and what that draws.
+        """q(z_what | x_att), its sample for standard normal `noise`, and the sample's drawing.
 
-        The mean and sd of an element may depend on the elements sampled before it: density and
-        KL are then those of the conditionals, whose sums are what the ELBO needs.
+        The mean and sd of an element may depend on the elements sampled before it. The Normal then
+        holds the conditional distributions; the ELBO needs the sums of their log densities and KLs.
         """
         ...
 
     def decode(self, z_what: Codes) -> Window:
-        """y_att: what an object with this code looks like, between 0 and 1."""
+        """y_att: the drawing of an object with this code, between 0 and 1."""
         ...
 
 
 def make_glimpse(config: ModelConfig, key: Key[Array, ""]) -> Glimpse:
-    """The glimpse auto-encoder that `config.glimpse` names."""
+    """Make the glimpse auto-encoder named by `config.glimpse`."""
     return GLIMPSES.find(config.glimpse)(config, key)
 
 
 class VAE(eqx.Module):
-    """The paper's variational auto-encoder: one hidden layer each way."""
+    """The paper's variational auto-encoder: encoder and decoder have one hidden layer each."""
 
     encoder: MLP
     decoder: MLP
@@ -62,7 +62,7 @@ class VAE(eqx.Module):
         self.decoder = MLP(config.codes, config.mlp, pixels, keys[1])
 
     def encode(self, x_att: Window, noise: Codes) -> tuple[Normal, Codes, Window]:
-        """q(z_what | x_att), a sample, its drawing."""
+        """q(z_what | x_att), a sample of it, and the sample's drawing."""
         mean, raw_sd = jnp.split(self.encoder(x_att.ravel()), 2)
         what = Normal(mean, positive(raw_sd, start=1.0))
         z_what = what.at(noise)
@@ -76,11 +76,11 @@ class VAE(eqx.Module):
 
 
 class DRAW(eqx.Module):
-    """DRAW (Gregor et al. 2015): two LSTMs draw the window in several strokes on a canvas.
+    """DRAW (Gregor et al. 2015): two LSTMs draw the window's content in several strokes.
 
-    Each step reads the window and what is still missing of it through a small attention window,
-    and adds another to the canvas; both windows follow from the decoder's state. The canvas holds
-    logits. z_what is the concatenation of all steps' latents.
+    Each step reads x_att and its difference from the canvas through a small attention window, then
+    adds a stroke to the canvas through a second one. The decoder's state sets both windows. The
+    canvas holds logits. z_what is the concatenation of all steps' latents.
     """
 
     encoder: eqx.nn.Linear
@@ -101,7 +101,7 @@ class DRAW(eqx.Module):
         self.stroke = eqx.nn.Linear(c.draw_hidden, pixels, key=keys[4])
 
     def encode(self, x_att: Window, noise: Codes) -> tuple[Normal, Codes, Window]:
-        """All steps, each seeing the canvas of those before."""
+        """Run all steps; each sees the canvas of the steps before it."""
         zero = jnp.zeros(self.config.draw_hidden)
 
         def step(carry, noise):
@@ -120,7 +120,7 @@ class DRAW(eqx.Module):
         return Normal(what.mean.ravel(), what.sd.ravel()), z.ravel(), jax.nn.sigmoid(canvas)
 
     def decode(self, z_what: Codes) -> Window:
-        """The decoder alone: the same canvas from the same latents."""
+        """Run the decoder alone; the same latents give the same drawing as in `encode`."""
         zero = jnp.zeros(self.config.draw_hidden)
 
         def step(carry, z):
@@ -140,13 +140,13 @@ class DRAW(eqx.Module):
         return decoder, canvas + attention.write(stroke, pose, c.window, c.window)
 
     def _read(self, x_att: Window, canvas: Window, state: Array) -> Float[Array, " pixels"]:
-        """The window and its error canvas, through the attention window."""
+        """x_att and its error canvas, read through the attention window."""
         pose = self._pose(self.windows(state)[:3])
         both = jnp.concatenate([x_att, x_att - jax.nn.sigmoid(canvas)], axis=-1)
         return attention.read(both, pose, self.config.draw_window, antialias=True).ravel()
 
     def _pose(self, raw: Float[Array, "3"]) -> Float[Array, "3"]:
-        """(s, tx, ty) of an attention window; at first in the centre, pixel for pixel."""
+        """(s, tx, ty) of an attention window; zeros give a centred window at the scale of x_att."""
         size = self.config.draw_window / self.config.window * jnp.exp(jnp.clip(raw[:1], -2, 2))
         return jnp.concatenate([size, jnp.tanh(raw[1:])])
 

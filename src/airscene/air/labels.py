@@ -1,8 +1,8 @@
-"""Semi-supervised training: the true count, and boxes where known, of some of the images.
+"""Semi-supervised training: true counts, and boxes if known, for some of the images.
 
-Beside the estimator's objective, which every image has, a labelled one has the log-probability that
-the network says the true count; and where its objects are known to be, windows are drawn there.
-`airscene train digits --labels 0.001` uses one image in a thousand.
+All images train with the estimator's loss. Labelled images add the log-probability of the true
+count and, if boxes are known, a penalty on the distance between windows and objects.
+`airscene train digits --labels 0.001` uses the labels of one image in a thousand.
 """
 
 import equinox as eqx
@@ -19,36 +19,43 @@ from airscene.errors import AirsceneError
 from airscene.training.devices import Sharded
 
 SHARE = 4
-"""For every so many images of a step, there is one with labels."""
+"""Each training step adds one labelled image for every SHARE images of the minibatch."""
 CENTRE_SD = 0.2
-"""How far a window's centre may be off, in standard deviations of its prior."""
+"""Tolerance of a window's centre, in standard deviations of its prior."""
 
 
 class Labels(eqx.Module):
-    """What is known of some training images, for each seed of others."""
+    """The labels of some training images; each seed has its own selection."""
 
     rows: Int[Array, "*seeds known"]
-    """Which images."""
+    """Indices of the labelled images."""
     counts: Int[Array, "*seeds known"]
     centres: Float[Array, "*seeds known most 2"]
-    """Of the objects, as `z_where` has them (x, y); those beyond the count mean nothing."""
+    """Centres (x, y) of the objects, in units of `z_where`; rows from the count on are unused."""
     placed: bool = eqx.field(static=True)
-    """Whether centres are known at all."""
+    """Whether `centres` is known."""
 
 
 def choose(config: TrainConfig, scenes: Scenes) -> Labels | None:
-    """The labels that training may use: of a random share of the images, others for each seed.
+    """Choose the images whose labels training may use: at random, and anew for each seed.
 
-    A larger share has the images of a smaller one, and more.
+    A larger fraction includes the images of every smaller one.
     """
     if not config.labels:
         return None
     known = np.flatnonzero(scenes.known)
     if not len(known):
-        raise AirsceneError("labels are asked for, but no image's count is known")
+        how = "put counts.csv (columns file and count) into the folder, and train without tiles"
+        raise AirsceneError(
+            f"--labels needs true counts: {how}"
+            if config.data.path
+            else "--labels needs true counts, which these images do not have"
+        )
     most = int(scenes.counts[known].max())
     if most > config.model.max_objects:
-        raise AirsceneError(f"an image has {most} objects: labels need --max-objects {most}")
+        raise AirsceneError(
+            f"an image has {most} objects: with --labels, --max-objects must be at least {most}"
+        )
     wanted = min(max(1, round(config.labels * len(scenes))), len(known))
     seeds = range(config.seed, config.seed + config.seeds)
     draws = [np.random.default_rng([config.data.data_seed, 3, seed]) for seed in seeds]
@@ -72,7 +79,7 @@ def label_loss(
     labels: Labels,
     key: Key[Array, ""],
 ) -> Float[Array, ""]:
-    """What a minibatch of one seed's labelled images adds to the loss."""
+    """The loss of a minibatch of one seed's labelled images."""
     key_rows, key_noise = jax.random.split(key)
     batch = max(1, config.batch // SHARE)
     mine = jax.random.randint(key_rows, (batch,), 0, len(labels.rows))
@@ -89,9 +96,10 @@ def label_loss(
 
 
 def _away(steps: Step, n: Int[Array, ""], centres: Float[Array, "most 2"]) -> Float[Array, ""]:
-    """How far windows are from objects: each from its nearest, both ways, in nats.
+    """Distance in nats between windows and objects.
 
-    Steps have no order of their own, so no step is told which object is its.
+    The sum of the distances from each window to the nearest object and from each object to the
+    nearest window. Objects are not assigned to particular steps, because any order is correct.
     """
     apart = jnp.sum((steps.z_where[:, None, 1:] - centres[None]) ** 2, axis=-1)
     cost = apart / (2 * CENTRE_SD**2)
@@ -101,6 +109,6 @@ def _away(steps: Step, n: Int[Array, ""], centres: Float[Array, "most 2"]) -> Fl
 
 
 def _nearest(cost: Float[Array, "mine yours"], pair: Bool[Array, "mine yours"]) -> Float[Array, ""]:
-    """The cost of each row's cheapest partner, summed over rows that have one."""
+    """The lowest cost in each row among allowed pairs, summed over rows that have one."""
     cheapest = jnp.min(jnp.where(pair, cost, 1e6), axis=1, initial=1e6)
     return jnp.sum(jnp.where(jnp.any(pair, axis=1), cheapest, 0.0))

@@ -1,4 +1,4 @@
-"""p(x | canvas): the image given the sum of what is drawn."""
+"""p(x | canvas): the likelihood of the image given the canvas, the sum of all drawings."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +11,10 @@ Image = Float[Array, "height width channels"]
 
 
 def link(config: ModelConfig, canvas: Image) -> Image:
-    """The mean of p(x | canvas), appendix D's I: the canvas itself, as far as it is a mean.
+    """The mean of p(x | canvas), appendix D's I.
 
-    The paper's Bernoulli adds up log-odds; here means are added, and clipped.
+    Gaussian: the canvas, clipped at 1 with `saturate`. Bernoulli: the canvas, clipped to valid
+    probabilities (the paper adds log-odds instead).
     """
     if config.likelihood == "bernoulli":
         return jnp.clip(canvas, 1e-3, 1 - 1e-3)

@@ -1,9 +1,10 @@
-"""AIR: the generative model and its inference network. Read it beside the paper's section 3.
+"""AIR: the generative model and its inference network (the paper's section 3).
 
-All of it but `infer` is about one image; callers `jax.vmap` over batches. The words are the
-paper's: `x` image, `n` count, `N` most steps, `z_pres`, `z_where`, `z_what`, `x_att` what is read
-at the window, `y_att` what is drawn there, `canvas` the sum of what is drawn, `omega` the
-parameters of a step's distributions, `h` the recurrent state.
+`infer` and `infer_unrolled` take a batch; all other functions take one image, and callers
+`jax.vmap` them. The names are the paper's: `x` image, `n` count, `N` maximum number of steps,
+`z_pres`, `z_where`, `z_what` latents of an object, `x_att` content read from the window, `y_att`
+drawing in the window, `canvas` sum of all drawings, `omega` parameters of a step's distributions,
+`h` recurrent state.
 """
 
 from dataclasses import replace
@@ -39,21 +40,21 @@ SURELY_NOT = -100.0
 
 
 class Step(eqx.Module):
-    """What one inference step says of one object. A rollout stacks N of them."""
+    """The result of one inference step: one object. A rollout stacks N of them."""
 
     logit: Float[Array, "*steps"]
-    """Of z_pres = 1, given that every step before was present."""
+    """Logit of z_pres = 1, given that z_pres = 1 in every earlier step."""
     where: Normal
     what: Normal
     z_where: Float[Array, "*steps 3"]
     z_what: Float[Array, "*steps codes"]
     y_att: Float[Array, "*steps side side channels"]
     y: Float[Array, "*steps height width channels"]
-    """The object's contribution to the canvas."""
+    """The object's drawing on the canvas."""
 
 
 class Terms(eqx.Module):
-    """The pieces of the ELBO of one rollout, for every count n at once."""
+    """The terms of the ELBO of one rollout, for every count n."""
 
     log_lik: Float[Array, " counts"]
     """log p(x | the first n drawings), n = 0, ..., N."""
@@ -62,16 +63,16 @@ class Terms(eqx.Module):
     kl_where: Float[Array, " steps"]
     kl_what: Float[Array, " steps"]
     log_ratio: Float[Array, " steps"]
-    """log p(z^i) - log q(z^i) at the sample: what the KLs are the expectation of."""
+    """log p(z^i) - log q(z^i) at the sample. Its expectation under q is minus the KL."""
 
     def elbo(self, temperature: float | Float[Array, ""] = 1.0) -> Float[Array, ""]:
         """The ELBO with n summed out exactly:
 
         sum_n q(n) [log p(x | canvas_n) + log p(n) - log q(n)] - sum_i q(n >= i) KL_i.
 
-        One rollout with every step present yields every prefix, since z^i matters only where
-        n >= i and pi_i depends on z^{1:i-1} only. Unbiased, and free of score-function noise.
-        A temperature above 1 raises the weight of q(n)'s entropy (for annealing).
+        One rollout with every step present contains the rollouts for all n, because z^i matters
+        only for n >= i, and pi_i depends only on z^{1:i-1}. The result is unbiased and free of
+        score-function noise. A temperature above 1 gives q(n)'s entropy more weight (annealing).
         """
         q = jnp.exp(self.log_q)
         scene = jnp.sum(q * (self.log_lik + self.log_p - temperature * self.log_q))
@@ -84,24 +85,24 @@ class Terms(eqx.Module):
 
 
 class Inference(eqx.Module):
-    """What inference finds in each image of a batch; row i of `pose` and so on is step i."""
+    """The result of inference for a batch of images. Axis `steps` has one row per step."""
 
     steps: Int[Array, "*batch"]
-    """Steps that were executed."""
+    """Number of executed steps."""
     log_q: Float[Array, "*batch counts"]
     pose: Float[Array, "*batch steps 3"]
     z_what: Float[Array, "*batch steps codes"]
     y_att: Float[Array, "*batch steps side side channels"]
     box: Int[Array, "*batch steps 4"]
-    """Tight box (x0, y0, x1, y1) of what is drawn, in canvas pixels; all 0 where nothing is."""
+    """Tight box (x0, y0, x1, y1) of the drawing in canvas pixels; zeros if nothing is drawn."""
     elbo: Float[Array, "*batch"]
-    """The ELBO's terms with z at its mean: for comparison, not a bound."""
+    """The ELBO's terms with z at its mean: to compare images, not a bound."""
     residual: Float[Array, "*batch"]
-    """Share of the image's squared intensity that the most probable scene leaves unexplained."""
+    """Fraction of the image's squared intensity that the most probable scene does not explain."""
 
 
 class Finding(eqx.Module):
-    """What is kept of one step of inference."""
+    """The values that inference keeps of one step."""
 
     logit: Float[Array, "*rows"]
     pose: Float[Array, "*rows 3"]
@@ -111,7 +112,7 @@ class Finding(eqx.Module):
     kl_where: Float[Array, "*rows"]
     kl_what: Float[Array, "*rows"]
     log_lik: Float[Array, "*rows"]
-    """log p(x | canvas) with this object and those before it."""
+    """log p(x | canvas) with this object and all objects before it."""
     unexplained: Float[Array, "*rows"]
     """Squared error of that canvas."""
 
@@ -130,15 +131,18 @@ class AIR(eqx.Module):
         self.glimpse = make_glimpse(config, keys[2])
 
     def changed(self, **settings: Any) -> "AIR":
-        """The same parameters under other settings: more steps (`max_objects`), another p(n)."""
+        """The same parameters with other settings, e.g. more steps (`max_objects`)."""
         skeleton = _skeleton(replace(self.config, **settings))
         mine, wanted = (jax.tree.leaves(tree) for tree in (self, skeleton))
         if any(a.shape[a.ndim - b.ndim :] != b.shape for a, b in zip(mine, wanted, strict=True)):
-            raise AirsceneError(f"other parameters are needed for {', '.join(settings)}")
+            raise AirsceneError(
+                f"this model works only with the values of {', '.join(settings)} that it was "
+                "trained with"
+            )
         return jax.tree.unflatten(jax.tree.structure(skeleton), mine)
 
     def traced(self, settings: dict[str, Array] | None) -> "AIR":
-        """The same with some of its `TRACEABLE` settings given as arrays, inside a program."""
+        """The same model with some `TRACEABLE` settings as arrays, inside a compiled program."""
         mine = {k: v for k, v in (settings or {}).items() if hasattr(self.config, k)}
         if not mine:
             return self
@@ -156,7 +160,7 @@ class AIR(eqx.Module):
     def draw(
         self, z_where: Float[Array, "3"], z_what: Float[Array, " codes"]
     ) -> tuple[Float[Array, "side side channels"], Float[Array, "height width channels"]]:
-        """An object from its latents: y_att in its window, and y in the image."""
+        """Draw an object from its latents: y_att in its window, and y in the image."""
         y_att = self.glimpse.decode(z_what)
         y = attention.write(y_att, self.pose(z_where), self.config.height, self.config.width)
         return y_att, y
@@ -172,9 +176,9 @@ class AIR(eqx.Module):
     def sample(
         self, key: Key[Array, ""], n: int | Int[Array, ""] | None = None
     ) -> tuple[Int[Array, ""], Float[Array, "steps 3"], Float[Array, "steps codes"]]:
-        """A scene from the prior: n (drawn through its unary code unless given), z_where, z_what.
+        """Sample a scene from the prior: n (by its unary code, unless given), z_where, z_what.
 
-        All N objects are returned; the first n of them are the scene.
+        The latents of all N objects are returned; the first n objects are the scene.
         """
         steps = self.config.max_objects
         key_n, key_where, key_what = jax.random.split(key, 3)
@@ -195,7 +199,7 @@ class AIR(eqx.Module):
         canvas: Float[Array, "height width channels"],
         noise: Float[Array, " latents"],
     ) -> tuple[Step, PyTree[Array]]:
-        """One step: look (omega, z_where), attend (x_att), infer (z_what), draw (y_att, y)."""
+        """One step: locate (omega, z_where), attend (x_att), infer (z_what), draw (y_att, y)."""
         c = self.config
         view = self.core.view(x, canvas)
         omega, h = self.core(prepared, h, z, view)
@@ -211,9 +215,9 @@ class AIR(eqx.Module):
         x: Float[Array, "height width channels"],
         noise: Float[Array, "steps latents"],
     ) -> Step:
-        """N steps, every one present, stacked. Its first n steps are the rollout that stops at n.
+        """N stacked steps, all present. The first n steps are the rollout that stops at n.
 
-        `noise` is standard normal, and zero where z is wanted at its mean.
+        noise: standard normal to sample z; zero for z at its mean.
         """
         prepared = self.core.prepare(x)
 
@@ -229,8 +233,8 @@ class AIR(eqx.Module):
         return jax.random.normal(key, (self.config.max_objects, 3 + self.config.codes))
 
     def terms(self, x: Float[Array, "height width channels"], steps: Step) -> Terms:
-        """The pieces of the ELBO for a rollout on `x`."""
-        canvas = [jnp.zeros_like(x)]  # canvas[n]: the first n drawings
+        """The terms of the ELBO for a rollout on `x`."""
+        canvas = [jnp.zeros_like(x)]  # canvas[n]: the sum of the first n drawings
         for y in steps.y:
             canvas.append(canvas[-1] + y)
         standard = Normal(jnp.zeros(()), jnp.ones(()))
@@ -246,10 +250,10 @@ class AIR(eqx.Module):
         )
 
     def infer(self, x: Float[Array, "batch height width channels"]) -> Inference:
-        """Inference with z at its mean that really stops: an empty image costs one step.
+        """Inference with z at its mean, which stops early: an empty image takes one step.
 
-        Takes a batch, since the loop goes on until no image of it expects another object. What
-        it still computes for the others is not used.
+        The loop over steps ends when no image of the batch expects another object. Steps computed
+        for images that have already ended are ignored.
         """
         batch, total = x.shape[0], self.config.max_objects
         prepared = jax.vmap(self.core.prepare)(x)
@@ -272,10 +276,10 @@ class AIR(eqx.Module):
         return jax.vmap(self._describe)(x, rows)
 
     def infer_unrolled(self, x: Float[Array, "batch height width channels"]) -> Inference:
-        """`infer` without a loop: all N steps, for programs that cannot stop early.
+        """`infer` without a loop: always N steps, for programs that cannot stop early.
 
-        The answers are the same. Only the rows of steps that `infer` did not run differ, which it
-        leaves at zero.
+        The results are the same, except for the rows of steps that `infer` skips: it leaves them
+        at zero.
         """
         prepared, state = jax.vmap(self.core.prepare)(x), jax.vmap(self._start)(x)
         found = []
@@ -286,7 +290,7 @@ class AIR(eqx.Module):
         return jax.vmap(self._describe)(x, rows)
 
     def _find(self, x, prepared, h, z, canvas) -> tuple[Finding, tuple]:
-        """One step of inference: what is kept of it, and the state after it."""
+        """One step of inference: its `Finding`, and the state after the step."""
         step, h = self.step(x, prepared, h, z, canvas, jnp.zeros_like(z))
         canvas = canvas + step.y
         finding = Finding(
@@ -303,7 +307,7 @@ class AIR(eqx.Module):
         return finding, (h, jnp.concatenate([step.z_where, step.z_what]), canvas)
 
     def _describe(self, x: Float[Array, "height width channels"], rows: Finding) -> Inference:
-        """What the user is told of one image."""
+        """Turn the findings of one image into an `Inference`."""
         reached = jnp.cumsum(jax.nn.log_sigmoid(rows.logit)) > np.log(STOP_BELOW)
         ran = jnp.concatenate([jnp.array([True]), jnp.cumprod(reached[:-1]).astype(bool)])
         black = jnp.zeros_like(x)
@@ -334,12 +338,12 @@ class AIR(eqx.Module):
 
 
 def _skeleton(config: ModelConfig) -> AIR:
-    """The shapes of a model's parameters."""
+    """A model with the shapes of its parameters in place of the arrays."""
     return jax.eval_shape(lambda: AIR(config, jax.random.key(0)))
 
 
 def tight_box(y: Float[Array, "height width channels"]) -> Int[Array, "4"]:
-    """(x0, y0, x1, y1), ends excluded, of the pixels brighter than `INK`; zeros without any."""
+    """Box (x0, y0, x1, y1), ends excluded, of the pixels brighter than `INK`; zeros if none is."""
     ink = jnp.max(y, axis=-1) > INK
     x0, x1 = _extent(ink.any(axis=0))
     y0, y1 = _extent(ink.any(axis=1))
@@ -347,6 +351,6 @@ def tight_box(y: Float[Array, "height width channels"]) -> Int[Array, "4"]:
 
 
 def _extent(line: Bool[Array, " n"]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """First index that is true, and one past the last."""
+    """The first true index and one past the last; zeros if none is true."""
     first, last = jnp.argmax(line), line.size - jnp.argmax(line[::-1])
     return first, jnp.where(line.any(), last, 0)

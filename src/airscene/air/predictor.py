@@ -3,6 +3,7 @@
 `Predictor` is what `airscene.load` and `airscene.fit` return.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
@@ -17,17 +18,19 @@ from airscene.air.answers import answers
 from airscene.air.config import ModelConfig
 from airscene.air.export import program
 from airscene.air.model import AIR, Inference, tight_box
+from airscene.air.picture import infer_picture
 from airscene.air.scene import Object, Scene, drawn_box
-from airscene.air.tiling import infer_tiled
-from airscene.errors import AirsceneError
+from airscene.config import INTAKE, Edges
+from airscene.errors import AirsceneError, many
 from airscene.io.arrow import Array, Schema, Table
-from airscene.io.frames import Frame, Places, as_array, as_float_image, as_seen
+from airscene.io.frames import Frame, Places, as_array, as_float_image
+from airscene.io.intake import as_seen
 from airscene.kinds.predictor import BasePredictor, Exported
 
 REDUCED = 3.0
-"""A picture so many times larger than the model's is better cut into tiles."""
+"""A warning recommends tiles for pictures more than this many times the model's size."""
 STRANGE = 0.6
-"""A picture of which so much is left unexplained is most probably of another kind."""
+"""A picture with a residual above this probably differs from the training data."""
 
 infer_compiled = jax.jit(AIR.infer)
 _sample = jax.jit(AIR.sample, static_argnames="n")
@@ -35,7 +38,7 @@ _decode = jax.jit(lambda air, z_what: air.glimpse.decode(z_what))
 
 
 class Predictor(BasePredictor[Scene]):
-    """A trained model, ready to take images apart."""
+    """A trained model that infers scenes from images."""
 
     kind: ClassVar[str] = "air"
     model: AIR
@@ -45,11 +48,12 @@ class Predictor(BasePredictor[Scene]):
 
     def __repr__(self) -> str:
         c = self.config
-        return f"<airscene model for {c.height}x{c.width} images, up to {c.max_objects} objects>"
+        most = many(c.max_objects, "object")
+        return f"<airscene model for {c.height}x{c.width} images, up to {most}>"
 
     @property
     def air(self) -> AIR:
-        """The model itself."""
+        """The network and its parameters."""
         return self.model
 
     @property
@@ -59,53 +63,74 @@ class Predictor(BasePredictor[Scene]):
 
     @property
     def size(self) -> ModelConfig:
-        """The size of the images that the model takes."""
+        """Height, width and channels of the images that the model takes."""
         return self.config
 
     # --- Files ------------------------------------------------------------------------------
 
     def header(self) -> dict[str, Any]:
-        """The configuration."""
+        """The model's configuration, for a weights file."""
         return {"model": asdict(self.config)}
 
     def changed(
         self, name: str, max_objects: int | None = None, canvas: int | None = None
     ) -> "Predictor":
-        """The same model for more objects, or on another canvas: see `airscene.load`."""
+        """The same model for more objects or on a canvas of another size: see `airscene.load`."""
+        if canvas is not None and canvas < 1:
+            raise AirsceneError(f"--canvas must be at least 1, not {canvas}")
         air = self.air if canvas is None else _on_canvas(self.air, canvas)
         if max_objects is not None:
             most = air.config.max_objects
             if air.config.count_prior == "table" and max_objects != most:
                 raise AirsceneError(
-                    f"{name} has a table p(n) for 0 to {most} objects, and no others"
+                    f"{name} has fixed probabilities for 0 to {most} objects: leave out "
+                    "--max-objects"
                 )
             air = air.changed(max_objects=max_objects)
-        return Predictor(air, self.note)
+        data = self.note.get("data", {})
+        if canvas is None or not data.get("tile"):
+            return Predictor(air, self.note)
+        return Predictor(air, self.note | {"data": data | {"tile": 0}})  # pictures are resized
 
     def like(self, model: AIR) -> "Predictor":
-        """Another model of the same run, with this one's most objects and canvas."""
-        return Predictor(model.changed(**asdict(self.config)))
+        """A predictor for another model of the same run, with this predictor's settings."""
+        note = {"data": self.note["data"]} if "data" in self.note else {}
+        return Predictor(model.changed(**asdict(self.config)), note)
 
     # --- Inference --------------------------------------------------------------------------
 
     def infer_seen(self, images: Sequence[np.ndarray] | np.ndarray) -> list[Scene]:
-        """The scenes in images that are light on black already, as the model takes them."""
+        """The scenes in images that are already light on black.
+
+        Unlike `infer`, this ignores the model's settings `invert`, `level` and `contrast`.
+        """
         return self.infer_frames([Frame.of(image, self.config) for image in images])
 
-    def infer_tiled(self, image: Any, tile: int | None = None) -> Scene:
-        """The scene in one large picture, cut into overlapping tiles: see `air.tiling`."""
-        return infer_tiled(self, as_array(image), tile)
+    @property
+    def reads_whole(self) -> bool:
+        """Whether the model was trained on tiles of pictures, so it reads pictures of any size."""
+        return bool(self.note.get("data", {}).get("tile"))
+
+    def infer_batch(self, images: Sequence[np.ndarray]) -> list[Scene]:
+        """The scenes in a list of images; of a model trained on tiles, by `infer_picture`."""
+        if self.reads_whole:
+            return [infer_picture(self, image) for image in images]
+        return super().infer_batch(images)
+
+    def infer_picture(self, image: Any, tile: int | None = None, edges: Edges = "centre") -> Scene:
+        """The scene in one picture of any size, with any number of objects: see `air.picture`."""
+        return infer_picture(self, as_array(image), tile, edges)
 
     def frame(self, image: np.ndarray) -> Frame:
-        """An image as the model sees it: light on black, and of its size."""
+        """An image as the model sees it: light on black, at the model's size."""
         return Frame.of(as_seen(image, self.config), self.config)
 
     def compiled(self, x: Any) -> Inference:
-        """An `Inference` for a batch of images of the model's size."""
+        """The compiled program: an `Inference` for a batch of images of the model's size."""
         return infer_compiled(self.air, x)
 
     def told(self, x: np.ndarray, places: Places, found: Any) -> list[Scene]:
-        """What was found, as scenes."""
+        """Convert an `Inference` to scenes, in pixels of the input images."""
         a = answers(places, found)
         return [
             Scene(
@@ -130,13 +155,15 @@ class Predictor(BasePredictor[Scene]):
         ]
 
     def sample(self, key: Any = 0, n: int | None = None) -> Scene:
-        """A scene drawn from the prior, with n objects if that is given. `key`: a seed or a key.
+        """Sample a scene from the prior.
 
-        Where an object costs many nats, p(n) itself is nearly always 0: give n to see objects.
+        key: a seed or a JAX key.
+        n: number of objects (default: drawn from p(n); with a high `object_cost`, n is then nearly
+            always 0).
         """
         steps = self.config.max_objects
         if n is not None and not 0 <= n <= steps:
-            raise AirsceneError(f"n must lie between 0 and {steps}, not {n}")
+            raise AirsceneError(f"n must be between 0 and {steps}, not {n}")
         key = jax.random.key(key) if isinstance(key, int) else key
         count, z_where, z_what = _sample(self.air, key, n=n)
         y_att, y = jax.vmap(self.air.draw)(z_where, z_what)
@@ -156,10 +183,10 @@ class Predictor(BasePredictor[Scene]):
         return self.told(blank.pixels[None], Places.of([blank]), drawn)[0]
 
     def draw(self, what: Any) -> Float[np.ndarray, "side side channels"]:
-        """What a code looks like: the patch that the model draws for `what`, between 0 and 1."""
+        """Draw a code: the patch for `what`, with values between 0 and 1."""
         what = np.asarray(what, np.float32)
         if what.shape != (self.config.codes,) or not np.isfinite(what).all():
-            raise AirsceneError(f"a code is {self.config.codes} finite numbers")
+            raise AirsceneError(f"a code must have {self.config.codes} finite numbers")
         return np.asarray(_decode(self.air, what))
 
     def compose(
@@ -168,15 +195,16 @@ class Predictor(BasePredictor[Scene]):
         height: int | None = None,
         width: int | None = None,
     ) -> Scene:
-        """A scene from codes: for each object its `where` and its `what`; `render` draws it.
+        """Compose a scene from codes. `Scene.render` draws it.
 
-        In pixels of an image of the size given, or of the model's own size.
+        parts: for each object its `where` (side, x, y) in pixels, and its `what`.
+        height, width: size of the image in pixels (default: the model's).
         """
         height, width = height or self.config.height, width or self.config.width
         objects = []
         for where, what in parts:
             if len(where) != 3 or not np.isfinite(where).all() or where[0] <= 0:
-                raise AirsceneError("where is (side, x, y), with a side above 0")
+                raise AirsceneError("where must be (side, x, y), three numbers with a side above 0")
             place = (float(where[0]), float(where[1]), float(where[2]))
             patch = self.draw(what)
             box = drawn_box(patch, place, height, width)
@@ -186,39 +214,58 @@ class Predictor(BasePredictor[Scene]):
         channels = self.config.channels
         return Scene(height, width, channels, tuple(objects), posterior, float("nan"), 0.0)
 
-    # --- What people are told and shown -----------------------------------------------------
+    # --- Warnings and pictures for users ----------------------------------------------------
 
     def caveats(self, name: str, tiled: bool) -> list[str]:
-        """Where counts may disappoint."""
-        c, cut = self.config, self.note.get("data", {}).get("tile")
+        """Warnings about the model's counts, printed before inference."""
+        c, cut, warning = self.config, self.reads_whole, self.note.get("warning")
+        if warning:
+            return [f"training warned that {name} {warning}"]
         if not c.counts_objects:
-            return [f"{name} draws whole images: its count is 1"]
+            return [f"{name} draws whole images: its count is always 1"]
         if tiled and c.core == "lstm" and not cut:
             return [
-                f"{name} has never seen objects that are cut, as tiles cut them, and may count too "
-                "many: a difference core, or training on tiles, does better"
+                f"{name} was not trained on objects cut by the edge of a tile and may count too "
+                "many: use a model with the difference network (such as digits-difference), or one "
+                "trained on tiles"
             ]
         return []
 
     def doubt(self, image: np.ndarray, scene: Scene, tiled: bool) -> str | None:
-        """Pictures that are much too large, of the wrong polarity, or not explained."""
-        c = self.config
+        """A warning if the picture is far too large, mostly light, or poorly explained."""
+        c, doubts = self.config, []
         if not tiled and max(scene.height / c.height, scene.width / c.width) > REDUCED:
             size, canvas = f"{scene.width}x{scene.height}", f"{c.width}x{c.height}"
-            return f"{size} pixels are reduced to {canvas}; --tile works at full scale"
-        if not (c.invert or c.level) and np.median(as_float_image(image)) > 0.5:
-            return "mostly light, but this model takes light objects on black"
-        if scene.residual > STRANGE:
-            return f"{scene.residual:.0%} is left unexplained: a picture of another kind?"
-        return None
+            doubts.append(f"reduced from {size} to {canvas} pixels; --whole works at full scale")
+        if not (c.invert or c.level or c.flatten) and np.median(as_float_image(image)) > 0.5:
+            doubts.append(
+                "the picture is mostly light, but this model expects light objects on black: "
+                "invert the picture first, or train your own model (airscene train folder)"
+            )
+        elif scene.residual > STRANGE:
+            doubts.append(
+                f"{scene.residual:.0%} of the picture is unexplained: it may differ from the "
+                "training data, so do not trust the result"
+            )
+        return "; ".join(doubts) or None
 
     def overlay(self, image: np.ndarray, scene: Scene) -> UInt8[np.ndarray, "height width 3"]:
-        """The image with the windows of its objects."""
-        from airscene.output.figures import overlay
+        """The image with the windows of its objects; of a model trained on tiles, their outlines.
 
-        image = as_float_image(image)
-        faint = 0 < image.max() < 0.5  # 12 bits in 16, say
-        return overlay(image / image.max() if faint else image, scene)
+        Where the model subtracts a background or changes intensities, so does the picture: objects
+        of 16-bit microscopy would be invisible otherwise.
+        """
+        from airscene.output import figures
+
+        c, image = self.config, as_float_image(image)
+        if c.level or c.flatten or c.compress or c.contrast != 1:
+            seen = as_seen(image, c)
+            image = 1 - seen if c.invert else seen
+        elif 0 < image.max() < 0.5:  # e.g. 12-bit intensities stored in 16 bits
+            image = image / image.max()
+        if self.reads_whole:
+            return figures.outlined(image, scene.label_image())
+        return figures.overlay(image, scene)
 
     # --- Tables and export ------------------------------------------------------------------
 
@@ -227,19 +274,23 @@ class Predictor(BasePredictor[Scene]):
         return columns.schema()
 
     def table(self, file: Array, error: Array, x: np.ndarray, places: Places, found: Any) -> Table:
-        """A table of many images at once, without a `Scene` for each."""
+        """A table with one row per image, built without `Scene` objects."""
         return columns.table(file, error, places, answers(places, found))
 
     def program(self, unrolled: bool = False) -> Exported:
-        """What `infer` turns into `Scene`s, as named arrays."""
+        """The function to export, from images to named arrays: see `air.export`."""
         return program(self.air, unrolled)
 
     def facts(self) -> dict[str, str]:
-        """What an exported file says of its arrays."""
-        return {"where": "side, x, y in pixels", "box": "x0, y0, x1, y1 in pixels"}
+        """Descriptions of arrays, for an exported file."""
+        c, units = self.config, {"where": "side, x, y in pixels", "box": "x0, y0, x1, y1 in pixels"}
+        if not (c.flatten or c.compress):
+            return units
+        settings = json.dumps({name: getattr(c, name) for name in INTAKE})
+        return units | {"input": "airscene.io.intake.as_seen of a picture", "intake": settings}
 
     def examples(self, number: int) -> Float[np.ndarray, "batch height width channels"]:
-        """Scenes from the prior."""
+        """Rendered scenes from the prior."""
         c = self.config
         scenes = [self.sample(i, n=i % (c.max_objects + 1)) for i in range(number)]
         shape = (c.height, c.width, c.channels)
@@ -247,11 +298,12 @@ class Predictor(BasePredictor[Scene]):
 
 
 def _on_canvas(air: AIR, side: int) -> AIR:
-    """The same network on a larger (or smaller) square. Windows keep their size in pixels."""
+    """The same network on a square canvas of another size. Windows keep their size in pixels."""
     c = air.config
     if c.core != "difference" or c.height != c.width:
         raise AirsceneError(
-            "only a difference core, trained on square images, can change its canvas"
+            "--canvas works only with the difference network (such as digits-difference), trained "
+            "on square images"
         )
     shrink = c.width / max(side, 1)
     return air.changed(

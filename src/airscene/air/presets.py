@@ -23,33 +23,57 @@ DRAW = ModelConfig(
     draw_hidden=400,
     draw_window=16,
 )
-"""DRAW (appendix F): one object, always there, that is the whole image."""
+"""DRAW (appendix F): one object, always present, which is the whole image."""
 
 SURVEYED = (
     *("height", "width", "channels", "max_objects", "size_mean", "size_sd", "object_cost"),
-    *("invert", "level", "contrast", "core", "patch", "tile"),
+    *("invert", "level", "flatten", "compress", "contrast", "patch", "tile"),
 )
-"""The settings that a look at pictures proposes: see `survey`."""
+"""The settings that `survey` chooses from the pictures."""
+
+FOLDER = TrainConfig(
+    steps=2_500,
+    batch=32,
+    eval_every=100,
+    count_temperature=300.0,
+    anneal=1_250,
+    model=DIFFERENCE,
+    data=DataConfig(dataset="folder", scenes=20_000),
+)
+"""For your own pictures; the survey chooses the settings in SURVEYED. The difference network
+needs fewer pictures than an LSTM and can count more objects than in training. The temperature of
+q(n) starts as high as for sprites."""
+
+COMMON = (
+    *("steps", "seeds", "seed", "batch", "learning_rate"),
+    *("max_objects", "object_cost", "counts", "labels"),
+)
+"""The settings that `airscene train PRESET --help` lists."""
+
+
+def _preset(description: str, config: TrainConfig) -> Preset:
+    return Preset(description, config, common=COMMON)
+
 
 PRESETS = {
-    "digits": Preset(
-        "0 to 2 MNIST digits, from the 5,000 that come along: a minute on two cores",
+    "digits": _preset(
+        "0 to 2 MNIST digits, from the 5,000 included: a minute on two cores",
         TrainConfig(steps=2_500, data=DataConfig(dataset="digits")),
     ),
-    "mnist": Preset(
-        "0 to 2 MNIST digits, all 70,000 of them: the paper's multi-MNIST",
+    "mnist": _preset(
+        "0 to 2 MNIST digits, from all 70,000: the paper's multi-MNIST",
         TrainConfig(steps=4_000, data=DataConfig(dataset="mnist")),
     ),
-    "digits-difference": Preset(
-        "0 to 2 digits for the difference network (DAIR), which then counts more than it was shown",
+    "digits-difference": _preset(
+        "0 to 2 digits, difference network (DAIR): can count more objects than in training",
         TrainConfig(
             steps=4_000,
             model=DIFFERENCE,
             data=DataConfig(dataset="digits", watch_counts=(3,)),
         ),
     ),
-    "draw": Preset(
-        "0 to 2 digits for DRAW, the paper's baseline: the whole image in 40 strokes, no objects",
+    "draw": _preset(
+        "DRAW (the paper's baseline) on 0 to 2 digits: redraws the whole image, finds no objects",
         TrainConfig(
             steps=4_000,
             learning_rate=3e-4,
@@ -58,10 +82,10 @@ PRESETS = {
             data=DataConfig(dataset="digits"),
         ),
     ),
-    "sprites": Preset(
+    "sprites": _preset(
         "0 to 2 overlapping colour sprites: the paper's appendix H",
-        # Saturation is how the images are made. An object costs more because a sprite is worth
-        # some 800 nats; the hotter start keeps that price from scaring every object away.
+        # Overlaps saturate in these images. A sprite explains about 800 nats, so an object costs
+        # more; the higher temperature at the start keeps that cost from suppressing all objects.
         TrainConfig(
             steps=20_000,
             count_temperature=300.0,
@@ -71,8 +95,8 @@ PRESETS = {
             data=DataConfig(dataset="sprites"),
         ),
     ),
-    "omniglot": Preset(
-        "handwritten characters of 42 alphabets, taken apart: the paper's appendix G",
+    "omniglot": _preset(
+        "characters of 42 of Omniglot's 50 alphabets (8 are held out): the paper's appendix G",
         TrainConfig(
             steps=10_000,
             eval_every=1_000,
@@ -81,8 +105,9 @@ PRESETS = {
         ),
     ),
     "folder": Preset(
-        "pictures of your own: airscene train folder PATH",
-        TrainConfig(data=DataConfig(dataset="folder")),
+        "your own pictures",
+        FOLDER,
         recorded=SURVEYED,
+        common=("steps", "seeds", "max_objects", "object_cost", "size_mean", "invert", "tile"),
     ),
 }

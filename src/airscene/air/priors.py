@@ -1,4 +1,4 @@
-"""The count n: p(n) with its unary code (appendix B), and q(n)."""
+"""The count n: its prior p(n) with the unary code (appendix B), and its posterior q(n)."""
 
 import math
 from typing import Any
@@ -11,16 +11,16 @@ from jaxtyping import Array, Float, Int
 from airscene.air.config import ModelConfig
 
 NEVER = -1e4
-"""Stands for log 0 in a table p(n): finite, and more than any image can make up for."""
+"""Stands for log 0 in a table p(n): finite, but too low for any image to outweigh."""
 
 
 def numerics(value: float | Array) -> Any:
-    """NumPy, for what is known when a program is compiled; JAX for a setting that is traced."""
+    """The module to compute with: JAX for a traced setting, NumPy for a plain number."""
     return jnp if isinstance(value, jax.Array) else np
 
 
 def log_count_prior(config: ModelConfig) -> Float[Any, " counts"]:
-    """Log p(n) for n = 0, ..., N, renormalised on that range; by NumPy, unless it is traced."""
+    """Log p(n) for n = 0, ..., N, normalised; a NumPy array unless a setting is traced."""
     most = config.max_objects
     n = np.arange(most + 1)
     unnormalised = {
@@ -55,7 +55,8 @@ def unary_probabilities(log_p: Float[np.ndarray, " counts"]) -> Float[np.ndarray
 def log_count_posterior(logits: Float[Array, " steps"]) -> Float[Array, " counts"]:
     """Log q(n) for n = 0, ..., N from the unary code's logits.
 
-    q(n) = prod_{i <= n} pi_i (1 - pi_{n+1}), where pi_{N+1} = 0. Stays in log space: no 0 log 0.
+    q(n) = prod_{i <= n} pi_i (1 - pi_{n+1}), where pi_{N+1} = 0. All of it is computed in log
+    space, which avoids 0 log 0.
     """
     go_on = jnp.cumsum(jax.nn.log_sigmoid(logits))
     stop = jax.nn.log_sigmoid(-logits)
@@ -64,7 +65,7 @@ def log_count_posterior(logits: Float[Array, " steps"]) -> Float[Array, " counts
 
 
 def at_least(log_q: Float[Array, " counts"]) -> Float[Array, " steps"]:
-    """q(n >= i) for i = 1, ..., N: the probability that step i describes an object."""
+    """q(n >= i) for i = 1, ..., N: the probability that step i has an object."""
     return jnp.cumsum(jnp.exp(log_q)[::-1])[::-1][1:]
 
 

@@ -1,5 +1,6 @@
-"""What the report of a run of AIR shows."""
+"""Facts and figures for the report of an AIR run."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,11 @@ from airscene.air.evaluation import SceneEvaluation, SceneEvaluator, looked_at
 from airscene.air.predictor import Predictor
 from airscene.config import DataConfig
 from airscene.data import DATASETS, Scenes
+from airscene.data.folder import pictures_of
 from airscene.data.scenes import as_float
+from airscene.errors import either, many
+from airscene.io.frames import as_float_image
+from airscene.io.images import find_files
 from airscene.kinds.kind import Figures, Report
 from airscene.output import figures
 
@@ -21,7 +26,7 @@ def report(
     evaluator: SceneEvaluator,
     evaluation: SceneEvaluation,
 ) -> Report:
-    """Facts and figures."""
+    """The facts and figures of one run."""
     scenes, data = evaluator.scenes, config.data
     facts = {
         "Data": _data(data),
@@ -35,14 +40,15 @@ def report(
 
 
 def _labels(config: TrainConfig) -> str:
-    """How much of the truth training was told."""
+    """The fraction of labelled images, if any."""
     return f"labels of {100 * config.labels:g}% of the images, " if config.labels else ""
 
 
 def _data(data: DataConfig) -> str:
-    """The data in a few words."""
+    """A short description of the data."""
     if DATASETS.find(data.dataset).composed:
-        return f"{data.dataset}, {', '.join(map(str, data.counts))} objects per scene"
+        objects = "object" if data.counts == (1,) else "objects"
+        return f"{data.dataset}; {either(data.counts)} {objects} per scene"
     if data.dataset != "folder":
         return data.dataset
     tiles = f"tiles of {data.tile}x{data.tile} pixels of " if data.tile else ""
@@ -50,15 +56,16 @@ def _data(data: DataConfig) -> str:
 
 
 def _network(c: ModelConfig) -> str:
-    """The model in a few words."""
+    """A short description of the model."""
+    most, side = many(c.max_objects, "object"), f"{c.patch}x{c.patch} pixels"
     cores = {
-        "lstm": f"LSTM of {c.hidden} units, N = {c.max_objects}",
-        "difference": f"difference network on patches of {c.patch}x{c.patch}, N = {c.max_objects}",
-        "whole": "whole image",
+        "lstm": f"LSTM of {c.hidden} units, up to {most}",
+        "difference": f"difference network with patches of {side}, up to {most}",
+        "whole": "whole image as one object",
     }
     glimpses = {"vae": "VAE", "draw": f"DRAW, {c.draw_steps} steps of {c.draw_hidden} units"}
     core, glimpse = cores.get(c.core, c.core), glimpses.get(c.glimpse, c.glimpse)
-    return f"{core}; {glimpse}, {c.codes} codes"
+    return f"{core}; {glimpse}, codes of {many(c.codes, 'number')}"
 
 
 def _figures(
@@ -68,7 +75,7 @@ def _figures(
     scenes: Scenes,
     evaluation: SceneEvaluation,
 ) -> Figures:
-    """The report's pictures with their captions, in the order of the page."""
+    """The figures with their captions, in the order of the page."""
     shown = as_float(scenes.images[:20])
     count = np.argmax(evaluation.found.log_q, axis=1)
     most = max(data.counts) if DATASETS.find(data.dataset).composed else int(count.max())
@@ -78,8 +85,8 @@ def _figures(
     centres, used = looked_at(evaluation.found, predictor.config)
     pictures = {
         "reconstructions": (
-            "Held-out scenes (above) and what the model makes of them (below): the windows of the "
-            "first, second and third step in red, green and blue.",
+            "Held-out scenes (above) and the model's reconstructions (below), with the windows of "
+            "the first, second and third step in red, green and blue.",
             figures.reconstructions(
                 list(shown if predictor.config.channels == 3 else shown[..., 0]),
                 predictor.infer_seen(shown),
@@ -91,7 +98,7 @@ def _figures(
             figures.curves(rows, data.watch_counts),
         ),
         "confusion": (
-            "How many objects were found in the held-out scenes."
+            "Number of objects found in the held-out scenes."
             if evaluation.confusion is None
             else "True count against inferred count.",
             figures.histogram(count)
@@ -99,19 +106,40 @@ def _figures(
             else figures.confusion(evaluation.confusion),
         ),
         "policy": (
-            "Where each step looks, over all held-out scenes: the scanning policy.",
+            "Scanning policy: the window centres of each step, over all held-out scenes.",
             figures.policy(centres, used, height, width),
         ),
         "samples": (
-            "Scenes drawn from the generative model, given how many objects each has.",
+            "Scenes sampled from the generative model, each with a given number of objects.",
             figures.samples([scene.render() for scene in samples]),
         ),
     }
+    if predictor.reads_whole:
+        pictures = _whole_picture(Path(data.path), predictor) | pictures
     if predictor.config.counts_objects:
         return pictures
     captions = {
-        "reconstructions": "Held-out scenes (above) and what the model makes of them (below).",
+        "reconstructions": "Held-out scenes (above) and the model's reconstructions (below).",
         "curves": "ELBO on held-out scenes over training, one line per seed.",
-        "samples": "Images drawn from the generative model.",
+        "samples": "Images sampled from the generative model.",
     }
     return {name: (caption, pictures[name][1]) for name, caption in captions.items()}
+
+
+def _whole_picture(folder: Path, predictor: Predictor) -> Figures:
+    """A picture as it is, and as the model sees it with the outlines of its objects."""
+    _, image = next(pictures_of(find_files([folder])))
+    scene, plain = predictor.infer_picture(image), as_float_image(image)
+    low, high = np.quantile(plain, [0.01, 0.999])
+    plain = ((plain - low) / max(high - low, 1e-6)).clip(0, 1)
+    seen = predictor.overlay(image, scene) / 255
+    captions = (
+        f"The first picture of the folder as the model sees it, with the outlines of the "
+        f"{many(scene.count, 'object')} found. Settings that change what it sees: --invert, "
+        "--level, --flatten, --compress and --contrast.",
+        "The same picture as it is in its file.",
+    )
+    return {
+        "picture": (captions[0], figures.samples([seen])),
+        "original": (captions[1], figures.samples([plain])),
+    }

@@ -1,14 +1,15 @@
-"""`Scene` and `Object`: what a user holds, reads, edits and draws back. NumPy only.
+"""`Scene` and `Object`: the result of inference, to inspect, edit and render. NumPy only.
 
-Convention: everything is in pixels of the image that the user gave; x runs to the right, y runs
+Convention: all lengths and positions are in pixels of the input image; x runs to the right, y runs
 down, and the image spans 0 to width and 0 to height.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from airscene.air.columns import OBJECT
 from airscene.errors import AirsceneError
@@ -18,6 +19,8 @@ from airscene.nn import attention
 
 INK = 0.2
 """A pixel brighter than this counts as drawn, for an object's tight box."""
+MASK = 0.6
+"""A pixel belongs to an object where its drawing exceeds this fraction of its bright parts."""
 Box = tuple[float, float, float, float]
 
 
@@ -26,19 +29,19 @@ class Object:
     """One object of a scene."""
 
     presence: float
-    """Probability that the object is there: q(n >= i) for the object of step i."""
+    """Probability that the object is present: q(n >= i) for the object of step i."""
     where: tuple[float, float, float]
-    """Side of the attention window, and its centre x, y, in pixels."""
+    """Side and centre x, y of the attention window, in pixels."""
     what: Float[np.ndarray, " codes"]
     """Code of the object's appearance."""
     patch: Float[np.ndarray, "side side channels"]
-    """What the object draws inside its window, between 0 and 1."""
+    """The object's drawing in its window, with values between 0 and 1."""
     box: Box
-    """Tight box (x0, y0, x1, y1) of what the object draws."""
+    """Tight box (x0, y0, x1, y1) of the drawing, in pixels."""
 
     @property
     def window(self) -> Box:
-        """The attention window (x0, y0, x1, y1)."""
+        """The attention window (x0, y0, x1, y1) in pixels."""
         x0, y0, x1, y1 = windows(np.array(self.where)).tolist()
         return (x0, y0, x1, y1)
 
@@ -47,25 +50,60 @@ class Object:
         return f"Object(box=({box}), presence={self.presence:.3f})"
 
     def moved(self, dx: float = 0.0, dy: float = 0.0) -> "Object":
-        """The same object elsewhere."""
+        """The same object, moved by (dx, dy) pixels."""
         side, x, y = self.where
         x0, y0, x1, y1 = self.box
         where, box = (side, x + dx, y + dy), (x0 + dx, y0 + dy, x1 + dx, y1 + dy)
         return replace(self, where=where, box=box)
 
     def scaled(self, factor: float) -> "Object":
-        """The same object in an image that is so many times as large."""
+        """The same object in an image enlarged by `factor`."""
         side, x, y = self.where
         x0, y0, x1, y1 = self.box
         box = (x0 * factor, y0 * factor, x1 * factor, y1 * factor)
         return replace(self, where=(side * factor, x * factor, y * factor), box=box)
 
+    def drawn(
+        self, height: int, width: int
+    ) -> tuple[tuple[slice, slice], Float[np.ndarray, "rows columns channels"]]:
+        """The drawing in pixels of the image: its place in the image, and the values there."""
+        side, x, y = self.where
+        reach = side / 2 * (1 + 1 / len(self.patch)) + 1  # interpolation reaches beyond the window
+        x0, x1 = (_within(v, width) for v in (x - reach, x + reach + 1))
+        y0, y1 = (_within(v, height) for v in (y - reach, y + reach + 1))
+        place, rows, columns = (slice(y0, y1), slice(x0, x1)), y1 - y0, x1 - x0
+        if not rows or not columns:
+            return place, np.zeros((rows, columns, self.patch.shape[-1]), np.float32)
+        pose = attention.from_pixels((side, x - x0, y - y0), rows, columns)
+        return place, attention.write(self.patch, pose, rows, columns)
+
+    def mask(
+        self, height: int, width: int
+    ) -> tuple[tuple[slice, slice], Bool[np.ndarray, "rows columns"]]:
+        """The pixels of the object: a place in the image, and which of its pixels they are."""
+        place, values = self.drawn(height, width)
+        return place, values.max(axis=-1) > self._mask_level()
+
+    def _mask_level(self) -> float:
+        """The value of the drawing above which a pixel belongs to the object."""
+        return MASK * float(np.quantile(self.patch.max(axis=-1), 0.95))
+
+    def mask_box(self, height: int, width: int) -> Box | None:
+        """Tight box of the mask; None if it has no pixel in the image."""
+        (rows, columns), inside = self.mask(height, width)
+        if not inside.any():
+            return None
+        y, x = (np.flatnonzero(inside.any(axis=axis)) for axis in (1, 0))
+        x0, x1 = columns.start + x[0], columns.start + x[-1] + 1
+        y0, y1 = rows.start + y[0], rows.start + y[-1] + 1
+        return (float(x0), float(y0), float(x1), float(y1))
+
     def brief(self) -> list[float]:
-        """Its box, for a cell of a CSV table."""
+        """The box, for a cell of a CSV table."""
         return _rounded(self.box)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the patch."""
+        """Plain values for JSON: everything except the patch."""
         return {
             "presence": round(self.presence, 6),
             "box": _rounded(self.box),
@@ -77,40 +115,56 @@ class Object:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scene(BaseScene):
-    """What is in one image: how many objects, where each is, and what each looks like.
+    """The objects in one image: how many, where each is, and what each looks like.
 
-    An edited scene keeps the posterior, elbo and residual of the image that it came from.
+    An edited scene keeps the count_posterior, elbo and residual of the original.
     """
 
     height: int
     width: int
     channels: int
-    """Of what is drawn: 1 or 3."""
+    """Channels of the rendered image: 1 or 3."""
     objects: tuple[Object, ...]
-    """The objects of the most probable count, in the order in which they were found."""
+    """The first n objects, in the order of the inference steps; n is the most probable count."""
     count_posterior: Float[np.ndarray, " counts"]
     """q(n) for n = 0, ..., N."""
     elbo: float
-    """The ELBO's terms with z at its mean, in nats. To compare images with one another: much lower
-    than usual means an image of another kind. Not itself a bound; `airscene eval` gives that."""
+    """The ELBO in nats, computed at the mean of z. It is therefore not a bound; `airscene eval`
+    computes the bound. A value far below those of similar images means that the image differs from
+    the training data."""
     residual: float
-    """Share of the image's squared intensity that the objects leave unexplained."""
+    """Fraction of the image's squared intensity that the objects do not explain."""
 
     def __repr__(self) -> str:
         return f"Scene({self.height}x{self.width}, objects={list(self.objects)})"
 
     def render(self) -> Float[np.ndarray, "..."]:
-        """The scene drawn back as an image, (height, width) or (height, width, 3), in [0, 1].
+        """Render the scene as an image, (height, width) or (height, width, 3), in [0, 1].
 
-        Light on black, also where the model takes other pictures (its settings `invert`, `level`
-        and `contrast`): `Predictor.infer_seen` reads such images.
+        The image is light on black even if the model takes other pictures (settings `invert`,
+        `level` and `contrast`). Use `Predictor.infer_seen` to infer from a rendered image.
         """
         canvas = np.zeros((self.height, self.width, self.channels), np.float32)
         for thing in self.objects:
-            pose = attention.from_pixels(thing.where, self.height, self.width)
-            canvas += attention.write(thing.patch, pose, self.height, self.width)
+            place, values = thing.drawn(self.height, self.width)
+            canvas[place] += values
         canvas = canvas.clip(0, 1)
         return canvas[..., 0] if self.channels == 1 else canvas
+
+    def label_image(self) -> Int[np.ndarray, "height width"]:
+        """The pixels of each object: 0 for the background, i + 1 for `objects[i]`.
+
+        Where masks overlap, the brighter drawing wins.
+        """
+        labels = np.zeros((self.height, self.width), np.int32)
+        brightest = np.zeros((self.height, self.width), np.float32)
+        for i, thing in enumerate(self.objects):
+            place, values = thing.drawn(self.height, self.width)
+            values = values.max(axis=-1)
+            mine = (values > thing._mask_level()) & (values > brightest[place])
+            labels[place][mine] = i + 1
+            brightest[place][mine] = values[mine]
+        return labels
 
     def moved(self, index: int, dx: float = 0.0, dy: float = 0.0) -> "Scene":
         """The scene with one object moved by (dx, dy) pixels."""
@@ -119,13 +173,13 @@ class Scene(BaseScene):
         return replace(self, objects=tuple(objects))
 
     def scaled(self, factor: float) -> "Scene":
-        """The scene of an image that is so many times as large: to draw it larger, say."""
+        """The scene of an image enlarged by `factor`."""
         height, width = (max(1, round(factor * side)) for side in (self.height, self.width))
         objects = tuple(thing.scaled(factor) for thing in self.objects)
         return replace(self, height=height, width=width, objects=objects)
 
     def without(self, index: int) -> "Scene":
-        """The scene with one object taken away."""
+        """The scene without one of its objects."""
         self._object(index)
         kept = [o for i, o in enumerate(self.objects) if i != index % self.count]
         return replace(self, objects=tuple(kept))
@@ -143,7 +197,7 @@ class Scene(BaseScene):
         }
 
     def to_row(self) -> dict[str, Any]:
-        """A row of a Parquet table, not rounded."""
+        """A row of a Parquet table; values are not rounded."""
         return {
             "count": self.count,
             "count_posterior": self.count_posterior,
@@ -169,7 +223,10 @@ def drawn_box(
     height: int,
     width: int,
 ) -> Box:
-    """Tight box, inside the image, of what a patch draws in its window; the window's if nothing."""
+    """Tight box of a patch drawn in its window, cut at the image's edges.
+
+    If no pixel of the patch is brighter than `INK`, it is the box of the window.
+    """
     side, x, y = where
     ink = patch.max(axis=-1) > INK
     x0, x1 = (x + side * v for v in _ends(ink.any(axis=0)))
@@ -179,8 +236,13 @@ def drawn_box(
     return (x0, y0, x1, y1)
 
 
+def _within(position: float, most: int) -> int:
+    """The pixel at a position, cut at the ends of an axis of `most` pixels."""
+    return math.floor(min(max(position, 0.0), float(most)))
+
+
 def _ends(line: np.ndarray) -> tuple[float, float]:
-    """First and last true place of a line that spans -1/2 to 1/2; its ends without any."""
+    """Start and end of the true part of a line that spans -1/2 to 1/2; its ends if none is true."""
     places = np.flatnonzero(line)
     if not len(places):
         return -0.5, 0.5

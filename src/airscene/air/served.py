@@ -11,18 +11,18 @@ from airscene.io.images import data_url
 from airscene.kinds.served import MOST_CODE, PREVIEW, Served, mapping, numbers, objects, whole
 
 MOST_DRAWN = 2_000_000
-"""Pixels of an image to draw from codes."""
+"""Maximum number of pixels of an image to render from codes."""
 
 
 class Flat(Served):
-    """A model of images made of patches: AIR and its variants."""
+    """A model of 2D scenes: AIR and its variants."""
 
     def __init__(self, name: str, predictor: Predictor, description: str = ""):
         super().__init__(name, description or _sizes(predictor))
         self.predictor = predictor
 
     def about(self) -> dict[str, Any]:
-        """Name, sizes, description."""
+        """The model's name, sizes and description."""
         c = self.predictor.config
         return {
             "name": self.name,
@@ -36,18 +36,20 @@ class Flat(Served):
         }
 
     def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
-        """The scene's JSON, and with `patches` what each object draws, and all together."""
+        """The scene as JSON values; with `patches`, also each object's patch and the rendering."""
         infer = self.predictor.infer_seen if seen else self.predictor.infer_batch
         return self._answer(infer([image])[0], patches)
 
     def render(self, values: Any) -> dict[str, Any]:
-        """The picture of a scene, and each object's patch and box."""
+        """The rendered scene, and each object's patch and box."""
         request = mapping(values, "a scene")
         c = self.predictor.config
         height = whole(request.get("height", c.height), "height", 1, MOST_DRAWN)
         width = whole(request.get("width", c.width), "width", 1, MOST_DRAWN)
         if height * width > MOST_DRAWN:
-            raise AirsceneError(f"at most {MOST_DRAWN:,} pixels are drawn, not {height}x{width}")
+            raise AirsceneError(
+                f"an image to render may have at most {MOST_DRAWN:,} pixels, not {height}x{width}"
+            )
         parts = [self._part(item, max(height, width)) for item in objects(request)]
         scene = self.predictor.compose(parts, height, width)
         drawn = [
@@ -61,14 +63,14 @@ class Flat(Served):
         return self._answer(self.predictor.sample(seed, n=n), patches)
 
     def warm_up(self) -> None:
-        """One image, one scene and one code."""
+        """Compile inference, sampling and drawing."""
         c = self.predictor.config
         self.infer(np.zeros((c.height, c.width, c.channels), np.float32), patches=True)
         self.sample(1, 0, patches=True)
         self.predictor.draw(np.zeros(c.codes, np.float32))
 
     def _part(self, item: Any, size: int) -> tuple[list[float], list[float]]:
-        """The where and what of an object in a request."""
+        """The `where` and `what` of an object in a request."""
         item = mapping(item, "an object")
         where = numbers(item.get("where"), "where", 3, 100.0 * size)
         what = numbers(item.get("what"), "what", self.predictor.config.codes, MOST_CODE)
@@ -88,6 +90,6 @@ def _sizes(predictor: Predictor) -> str:
 
 
 def _reduced(scene: Scene) -> Scene:
-    """The scene of an image of at most `PREVIEW` pixels a side."""
+    """The scene, scaled down so that no side of its image exceeds `PREVIEW` pixels."""
     scale = min(1.0, PREVIEW / max(scene.height, scene.width))
     return scene if scale == 1 else scene.scaled(scale)

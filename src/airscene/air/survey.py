@@ -1,7 +1,7 @@
-"""Looking at pictures before training on them: what is background, how large objects are, how many.
+"""Survey pictures before training: background, size of objects, number of objects.
 
-The survey is crude (a threshold and connected components), and only has to be roughly right: it
-sets the canvas, the prior of the windows' size, and how pictures are brought to light on black.
+The survey uses a threshold and connected components. It only needs to be roughly right: it sets the
+canvas, the prior of the window size, and how pictures are converted to light on black.
 """
 
 from collections.abc import Sequence
@@ -14,78 +14,97 @@ from jaxtyping import Float, Int
 from scipy import ndimage
 
 from airscene.air.config import ModelConfig, TrainConfig
-from airscene.config import DataConfig
+from airscene.air.presets import FOLDER
 from airscene.data.folder import pictures_of
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 from airscene.io.frames import as_float_image
 from airscene.io.images import find_files
+from airscene.io.intake import background, compressed
 
 LOOKED_AT = 200
-"""Pictures that a survey looks at."""
+"""Maximum number of pictures that a survey examines."""
 MIDDLE = 640
-"""Of larger pictures, so many pixels in the middle are looked at."""
+"""Of a larger picture, the survey examines a square of this side, in pixels, in the middle."""
 OBJECT_SIDE = 20.0
-"""Objects are reduced to about so many pixels; they are never enlarged."""
+"""Side in pixels to which objects are reduced; they are never enlarged."""
 MARGIN = 1.2
-"""A window is so much larger than the object in it."""
+"""Side of a window relative to the object in it."""
 TILE = 3.0
-"""Where pictures are cut into tiles, these are so many objects wide."""
+"""Side of a tile relative to an object."""
 MOST_CANVAS = 100
-"""Larger canvases are slow to train on: better to cut tiles."""
+"""Side in pixels of the largest square canvas; larger ones train slowly, so tiles are cut."""
 MOST_OBJECTS = 6
-"""More objects than these are hard to learn at once: better to cut tiles."""
-MOST_SCENES = 20_000
-"""Pictures, or tiles cut at random, to train on."""
-STEPS = 2_500
+"""Maximum number of objects on a canvas; more are hard to learn, so tiles are cut."""
 SPREAD = (0.1, 0.2)
-"""Bounds of the prior of sizes: where it is wider, one window takes in two objects."""
+"""Bounds of size-sd. With a wider prior, one window can cover two objects."""
 COST = 11.0
-"""An object costs its worth in nats divided by this: above the presets, against split objects."""
+"""object-cost is the nats that a typical object explains, divided by this. The cost is higher than
+in the presets, so that objects are not split."""
+COST_COMPRESSED = 25.0
+"""The same for compressed intensities: faint objects explain much less than typical ones."""
 SPECK = 0.15
-"""Components below this share of a usual one's area are specks."""
+"""Components with less than this fraction of a typical component's area are ignored."""
+
+COMPACT = 2.2
+"""A single object's area is at most this many times that of the largest circle inside it."""
+SMALLER = 0.95
+"""Sizes are measured on compact components alone if that makes them smaller than this."""
+SOFTNESS = 3.0
+"""The setting compress, for pictures whose objects differ widely in brightness."""
+UNLIKE = 3.0
+"""Objects differ widely if the brightest are this many times as bright as a typical one."""
+UNEVEN = 0.15
+"""The background is uneven if it varies by more than this fraction of an object's brightness."""
+ROOM = 6.0
+"""Side of a picture, in objects, from which on an uneven background can be told from objects."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look at some pictures shows."""
+    """What the survey measures."""
 
     pictures: int
     height: int
-    """Median height and width of the pictures."""
+    """Median height and width of the pictures, in pixels."""
     width: int
     smallest: tuple[int, int]
     largest: tuple[int, int]
     channels: int
     invert: bool
-    """Whether objects are darker than what is around them."""
+    """Whether objects are darker than the background."""
     level: bool
     """Whether the background is not black."""
+    flatten: float
+    """Side of objects in pixels if the background is uneven, else 0."""
+    compress: float
+    """`SOFTNESS` if objects differ widely in brightness, else 0."""
     contrast: float
-    """What brings the brightest parts of objects to 1."""
+    """Factor that scales the brightest parts of objects to 1."""
     side: float
     """Median side in pixels of an object's box."""
     spread: float
-    """Half of these sides lie within so much of the median, in logarithms, as for a Gaussian."""
+    """Standard deviation of the logarithm of these sides, estimated from their quartiles."""
     counts: tuple[int, ...]
     """Objects found in each picture."""
     weight: float
-    """Median of an object's squared intensities (after `contrast`), summed over its pixels."""
+    """Median over objects of the sum of squared intensities (after `contrast`) of its pixels."""
 
     @property
     def tiled(self) -> bool:
-        """Whether pictures are too large, or too full, to be taken in at once."""
+        """Whether pictures are too large, or have too many objects, to be used whole."""
         busy = np.quantile(self.counts, 0.95) > MOST_OBJECTS
         return bool(busy or self.height * self.width * self.scale**2 > MOST_CANVAS**2)
 
     @property
     def scale(self) -> float:
-        """Pixels of the canvas for each pixel of a picture."""
+        """Canvas pixels per pixel of a picture."""
         return min(1.0, OBJECT_SIDE / self.side)
 
     def config(self, path: str = "", tile: int | None = None) -> TrainConfig:
-        """Training settings that suit such pictures, cut into tiles (0: whole; None: if need be).
+        """Training settings for these pictures.
 
-        path: the folder that they lie in.
+        path: the folder of the pictures.
+        tile: side of the tiles in pixels (0: whole pictures; None: cut tiles only if `tiled`).
         """
         if tile is None:
             tile = min(round(TILE * self.side), self.height, self.width) if self.tiled else 0
@@ -93,6 +112,7 @@ class Survey:
         height, width = (max(12, round(side * self.scale)) for side in (height, width))
         usual = int(np.quantile(self.counts, 0.98)) + 1 if not tile else MOST_OBJECTS
         worth = self.weight * self.scale**2 / (2 * ModelConfig.likelihood_sd**2)
+        divisor = COST_COMPRESSED if self.compress else COST
         model = ModelConfig(
             height=height,
             width=width,
@@ -100,69 +120,64 @@ class Survey:
             max_objects=min(max(usual, 2), MOST_OBJECTS),
             size_mean=round(MARGIN * self.side * self.scale / min(height, width), 3),
             size_sd=round(float(np.clip(self.spread, *SPREAD)), 3),
-            core="difference",
+            core=FOLDER.model.core,
             patch=max(2, round(self.side * self.scale / 3)),
-            object_cost=round(float(np.clip(worth / COST, 8, 40)), 1),
+            object_cost=round(float(np.clip(worth / divisor, 8, 40)), 1),
             invert=self.invert,
             level=self.level,
+            flatten=self.flatten,
+            compress=self.compress,
             contrast=self.contrast,
         )
-        # The difference core knows nothing of places, so it needs fewer pictures than an LSTM, and
-        # can count beyond what it was shown. q(n) starts as hot as for the hardest preset.
-        data = DataConfig(dataset="folder", path=path, tile=tile, scenes=MOST_SCENES)
-        return TrainConfig(
-            steps=STEPS,
-            batch=32,
-            eval_every=100,
-            count_temperature=300.0,
-            anneal=STEPS // 2,
-            model=model,
-            data=data,
-        )
+        data = replace(FOLDER.data, path=path, tile=tile)
+        return replace(FOLDER, model=model, data=data)
 
     def lines(self, chosen: TrainConfig) -> list[str]:
-        """What was seen, what was chosen, and how to choose otherwise: for people."""
+        """Human-readable lines: the survey, the chosen settings, and the options that set them."""
         m, tile = chosen.model, chosen.data.tile
         least, most = ("x".join(map(str, reversed(size))) for size in (self.smallest, self.largest))
         size = least if least == most else f"{least} to {most}"
         kind = "colour" if self.channels == 3 else "grey"
         low, high = min(self.counts), max(self.counts)
+        found = f"{low} to {high}" if low < high else str(low)
         shades = [
             "dark on light, so inverted" if m.invert else "light on dark",
-            *(["background taken away"] if m.level else []),
+            *(["uneven background subtracted"] if m.flatten else []),
+            *(["background subtracted"] if m.level and not m.flatten else []),
+            *(["intensities compressed"] if m.compress else []),
             *([f"contrast times {m.contrast:g}"] if m.contrast != 1 else []),
         ]
-        tiles = f"{tile} pixels wide" if tile else "none: pictures are taken whole"
+        tiles = f"{tile} pixels wide" if tile else "none: pictures are used whole"
         rows = {
-            "shades": (", ".join(shades), "--invert --level --contrast"),
+            "shades": (", ".join(shades), "--invert --level --flatten --compress --contrast"),
             "tiles": (tiles, "--tile"),
             "canvas": (f"{m.width}x{m.height} pixels", "--width --height"),
             "windows": (
-                f"{m.size_mean:g} of the canvas, give or take {m.size_sd:.0%}",
+                f"side {m.size_mean:g} of the canvas, plus or minus {m.size_sd:.0%}",
                 "--size-mean --size-sd",
             ),
             "objects": (
-                f"up to {m.max_objects}, {m.object_cost:g} nats each",
+                f"up to {m.max_objects}, each at a cost of {m.object_cost:g} nats",
                 "--max-objects --object-cost",
             ),
         }
         return [
-            f"{self.pictures:,} pictures of {size} pixels, {kind}; at a first look, objects of "
-            f"some {self.side:.0f} pixels, {low} to {high} a picture",
+            f"{many(self.pictures, 'picture')} of {size} pixels, {kind}; estimated objects: about "
+            f"{self.side:.0f} pixels, {found} per picture",
             *(f"  {name:8} {said:44} {how}" for name, (said, how) in rows.items()),
         ]
 
 
 def look_at(path: Path) -> Survey:
-    """Look at some of the pictures in a folder."""
+    """Survey the pictures in a folder."""
     files = find_files([path])
     rows = looked_at(len(files))
     pictures, shapes = [], []
     for _, image in pictures_of([files[i] for i in rows]):
-        pictures.append(middle(image).copy())  # the rest need not stay in memory
+        pictures.append(middle(image).copy())  # a copy, to free the rest of the picture
         shapes.append(image.shape)
     if not pictures:
-        raise AirsceneError(f"none of the files in {path} can be read")
+        raise AirsceneError(f"no file in {path} is a readable picture")
     total = len(pictures) if len(rows) == len(files) else len(files)
     return replace(survey(pictures, shapes), pictures=total)
 
@@ -170,21 +185,25 @@ def look_at(path: Path) -> Survey:
 def survey(
     pictures: Sequence[np.ndarray], whole: Sequence[tuple[int, ...]] | None = None
 ) -> Survey:
-    """Look at pictures: (height, width) or (height, width, 3), uint8, uint16 or float in [0, 1].
+    """Survey pictures; of large ones, the middle.
 
-    Of large ones, at the middle. `whole`: the shapes of the pictures, if only their middles are
-    given.
+    pictures: (height, width) or (height, width, 3), uint8, uint16 or float in [0, 1].
+    whole: the shapes of the whole pictures, if `pictures` has only their middles.
     """
     rows = looked_at(len(pictures))
     images = [as_float_image(middle(np.asarray(pictures[i]))) for i in rows]
     invert = sum(map(_skew, images)) < 0
     shades = [_shade(1 - image if invert else image) for image in images]
-    background = np.median([np.median(shade) for shade in shades])
-    level = bool(background > 0.02 * np.quantile(_pooled(shades), 0.999))
-    shades = [np.maximum(shade - level * np.median(shade), 0) for shade in shades]
+    flatten = _uneven(shades)
+    level = flatten > 0 or _lit(shades)
+    shades = [_without_background(shade, level, flatten) for shade in shades]
     brightest = float(np.quantile(_pooled(shades), 0.999))
     if brightest <= 0:
-        raise AirsceneError("nothing to see in these pictures: each is of one shade")
+        raise AirsceneError("the pictures are blank: each has a single shade")
+    compress = SOFTNESS if _contrast_ratio(shades) > UNLIKE else 0.0
+    if compress:
+        shades = [compressed(shade, compress) for shade in shades]
+        brightest = float(np.quantile(_pooled(shades), 0.999))
     contrast = 1.0 if 0.8 <= brightest <= 1 else float(f"{1 / brightest:.3g}")
     sides, weights, counts = components([(contrast * shade).clip(0, 1) for shade in shades])
     sizes = np.array([(whole or [x.shape for x in pictures])[i][:2] for i in rows])
@@ -198,6 +217,8 @@ def survey(
         channels=3 if any(_coloured(image, brightest) for image in images) else 1,
         invert=invert,
         level=level,
+        flatten=flatten,
+        compress=compress,
         contrast=contrast,
         side=float(np.median(sides)),
         spread=float(np.diff(np.quantile(np.log(sides), [0.25, 0.75]))[0] / 1.349),
@@ -206,38 +227,81 @@ def survey(
     )
 
 
+def _lit(shades: Sequence[np.ndarray]) -> bool:
+    """Whether the background is not black."""
+    usual = np.median([np.median(shade) for shade in shades])
+    return bool(usual > 0.02 * np.quantile(_pooled(shades), 0.999))
+
+
+def _without_background(shade: np.ndarray, level: bool, flatten: float) -> np.ndarray:
+    """The picture minus its background; noise goes below 0."""
+    return shade - (background(shade, flatten) if flatten else level * np.median(shade))
+
+
+def _uneven(shades: Sequence[np.ndarray]) -> float:
+    """The typical side of an object if the background is uneven, else 0."""
+    flat = [np.maximum(shade - np.median(shade), 0) for shade in shades]
+    if not any(shade.any() for shade in flat):
+        return 0.0
+    side = float(np.median(components(flat)[0]))
+    large = [shade for shade in shades if min(shade.shape) > ROOM * side]
+    if not large:
+        return 0.0
+    below = [background(shade, side) for shade in large]
+    varies = np.median([np.quantile(b, 0.95) - np.quantile(b, 0.05) for b in below])
+    objects = [shade - b for shade, b in zip(large, below, strict=True)]
+    bright = np.quantile(_pooled(objects), 0.98)
+    return float(round(side)) if varies > UNEVEN * bright else 0.0
+
+
+def _contrast_ratio(shades: Sequence[np.ndarray]) -> float:
+    """How many times as bright the brightest objects are as a typical object."""
+    soft = [compressed(shade, SOFTNESS) for shade in shades]
+    threshold = otsu(_pooled(soft))
+    inside = np.concatenate([x[y > threshold] for x, y in zip(shades, soft, strict=True)])
+    return float(np.quantile(_pooled(shades), 0.999) / np.median(inside)) if inside.size else 1.0
+
+
 def looked_at(total: int) -> Int[np.ndarray, " some"]:
-    """Which of so many pictures are looked at: spread evenly."""
+    """Evenly spaced indices of the pictures to examine, out of `total`."""
     return np.unique(np.linspace(0, total - 1, LOOKED_AT).astype(int))
 
 
 def components(
     shades: Sequence[Float[np.ndarray, "_ _"]],
 ) -> tuple[Float[np.ndarray, " objects"], Float[np.ndarray, " objects"], tuple[int, ...]]:
-    """Connected bright regions: the side and the weight of each, and how many a picture has."""
+    """Find connected bright regions: the side and weight of each, and their number per picture."""
     smooth = [ndimage.gaussian_filter(shade, 1.0) for shade in shades]
     threshold = otsu(_pooled(smooth))
-    found = []  # picture, side, area, weight
+    found = []  # picture, side, area, weight, depth
     for picture, (shade, soft) in enumerate(zip(shades, smooth, strict=True)):
         labels, n = cast(tuple[np.ndarray, int], ndimage.label(soft > threshold))
         index = np.arange(1, n + 1)
         areas = ndimage.sum_labels(np.ones_like(shade), labels, index)
         weights = ndimage.sum_labels(shade**2, labels, index)
-        for box, area, weight in zip(ndimage.find_objects(labels), areas, weights, strict=True):
+        depth = cast(np.ndarray, ndimage.distance_transform_edt(np.pad(labels > 0, 1)))
+        depths = ndimage.maximum(depth[1:-1, 1:-1], labels, index) if n else []
+        boxes = ndimage.find_objects(labels)
+        for box, *values in zip(boxes, areas, weights, depths, strict=True):  # type: ignore[arg-type]
             side = max(edge.stop - edge.start for edge in (box or ()))
-            found.append((picture, side, area, weight))
+            found.append((picture, side, *values))
     if not found:
-        raise AirsceneError("no objects stand out in these pictures")
-    picture, sides, areas, weights = np.array(found, float).T
+        raise AirsceneError("nothing stands out from the background of the pictures")
+    picture, sides, areas, weights, depths = np.array(found, float).T
     order = np.argsort(areas)
     usual = areas[order][np.searchsorted(np.cumsum(areas[order]), areas.sum() / 2)]
     kept = areas >= SPECK * usual
     counts = np.bincount(picture[kept].astype(int), minlength=len(shades))
+    compact = kept & (areas < COMPACT * np.pi * depths**2)
+    if compact.sum() > kept.sum() / 3 and np.median(sides[compact]) < SMALLER * np.median(
+        sides[kept]
+    ):
+        kept = compact  # the others are mostly several objects that touch
     return sides[kept], weights[kept], tuple(map(int, counts))
 
 
 def otsu(values: Float[np.ndarray, " n"]) -> float:
-    """The threshold that parts values into the two classes that differ most (Otsu 1979)."""
+    """The threshold that splits values into the two most different classes (Otsu 1979)."""
     counts, edges = np.histogram(values, 256)
     centres = (edges[:-1] + edges[1:]) / 2
     below, above = np.cumsum(counts), np.cumsum(counts[::-1])[::-1]
@@ -248,18 +312,18 @@ def otsu(values: Float[np.ndarray, " n"]) -> float:
 
 
 def _pooled(shades: Sequence[np.ndarray], most: int = 1_000_000) -> np.ndarray:
-    """Pixels of all pictures, thinned out to some number."""
+    """The pixels of all pictures in one array, thinned out to about `most`."""
     every = max(1, sum(shade.size for shade in shades) // most)
     return np.concatenate([shade.ravel()[::every] for shade in shades])
 
 
 def _shade(image: np.ndarray) -> np.ndarray:
-    """One value a pixel: the brightest channel, so that no colour is overlooked."""
+    """One value per pixel: the brightest channel, so that no colour is missed."""
     return image if image.ndim == 2 else image.max(axis=-1)
 
 
 def _skew(image: np.ndarray) -> float:
-    """Above 0 where what stands out from the background is bright."""
+    """Above 0 if the pixels that stand out from the background are bright."""
     return float(np.mean((image - np.median(image, axis=(0, 1))) ** 3))
 
 
@@ -270,6 +334,6 @@ def _coloured(image: np.ndarray, brightest: float) -> bool:
 
 
 def middle(image: np.ndarray) -> np.ndarray:
-    """The middle of a large picture: enough to look at."""
+    """The middle of a picture, at most `MIDDLE` pixels a side."""
     top, left = (max(0, (side - MIDDLE) // 2) for side in image.shape[:2])
     return image[top : top + MIDDLE, left : left + MIDDLE]

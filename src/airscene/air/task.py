@@ -1,4 +1,4 @@
-"""Training AIR: what a step computes, what is looked at, and what is said of it."""
+"""Training of AIR: the step, the evaluation on held-out scenes, and warnings about failures."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,15 +37,15 @@ from airscene.training.task import (
 )
 
 LABEL_KEY = 2_000_003
-"""What is added to a seed for the keys of its labelled images."""
+"""Added to a seed to get the random keys for its labelled images."""
 
 Images = UInt8[Any, "scenes height width channels"]
 Settings = dict[str, Any] | None
-"""Those in which models that are trained together differ: arrays, for each seed or for one."""
+"""The settings in which models trained together differ: arrays, of all seeds or of one."""
 
 
 class Own(NamedTuple):
-    """What each seed has for itself."""
+    """The data that belongs to one seed."""
 
     labels: Labels | None = None
     settings: Settings = None
@@ -53,17 +53,17 @@ class Own(NamedTuple):
 
 @dataclass(frozen=True)
 class AIRProgram(Program):
-    """A step of AIR: an estimator's loss on a minibatch, and that of labels, if there are any."""
+    """A training step of AIR: the estimator's loss on a minibatch, and the label loss if any."""
 
     config: TrainConfig
 
     def begin(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """A model, and its estimator."""
+        """A new model and its estimator."""
         key_model, key_estimator = jax.random.split(key)
         return AIR(self.config.model, key_model), make_estimator(self.config, key_estimator)
 
     def optimiser(self, own: Own | None) -> optax.GradientTransformation:
-        """One for the model; one with a rate of its own for nvil's baseline."""
+        """One optimiser for the model, and one with its own learning rate for nvil's baseline."""
         config = self._with(own)
         return optax.partition(
             {"model": adam(config), "estimator": optax.adam(config.baseline_learning_rate)},
@@ -71,7 +71,7 @@ class AIRProgram(Program):
         )
 
     def loss(self, learner: Any, data: Sharded, own: Own, now: Moment) -> tuple[Array, Any]:
-        """That of the estimator, with q(n) as hot as it is at this step."""
+        """The estimator's loss at the step's temperature of q(n), plus the label loss if any."""
         config, (model, estimator) = self._with(own), learner
         model = model.traced(own.settings)
         x = data.take(now.rows).astype(jnp.float32) / 255
@@ -82,40 +82,41 @@ class AIRProgram(Program):
         return value, (aux.elbo, aux.estimator)
 
     def _with(self, own: Own | None) -> TrainConfig:
-        """The configuration, with the settings that are traced."""
+        """The configuration with the seed's traced settings."""
         return unchecked(self.config, own.settings) if own and own.settings else self.config
 
 
 def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array, ""]:
-    """The temperature of q(n): from its start, geometrically, down to 1.
+    """The temperature of q(n), which falls geometrically from `config.count_temperature` to 1.
 
-    A pixel is worth several nats and an object hundreds, so q(n) saturates within a few hundred
-    steps, on whatever the first poor drawings suggest, and then learns no more. Annealed, it
-    decides when the drawings are good. Without it no seed of 16 learned to count the sprites.
+    A pixel is worth several nats and an object hundreds. Without annealing, q(n) therefore
+    saturates within a few hundred steps, on the count that fits the first poor drawings, and stops
+    learning. With annealing, q(n) stays soft until the drawings are good. Without it, none of 16
+    seeds learned to count the sprites.
     """
-    anneal = max(1, min(config.anneal, config.steps // 2))  # a short run must end cold, too
+    anneal = max(1, min(config.anneal, config.steps // 2))  # short runs must also reach 1
     left = jnp.clip(1 - step / anneal, 0, 1)
     return jnp.asarray(config.count_temperature) ** left
 
 
 class Look(eqx.Module):
-    """What one look at held-out images shows, for each seed. None of it needs labels."""
+    """An evaluation on held-out images, for each seed. It needs no labels."""
 
     count: Int[Array, "*seeds scenes"]
     """The most probable count of each image, with z at its mean."""
     elbo: Float[Array, "*seeds"]
     """Mean ELBO, with z sampled."""
     unexplained: Float[Array, "*seeds"]
-    """Share of the images' squared intensity that is not explained."""
+    """Fraction of the images' squared intensity that is not explained."""
     first_ink: Float[Array, "*seeds"]
-    """Share of what is drawn that the first object draws."""
+    """Fraction of the drawn intensity that belongs to the first object."""
     window_size: Float[Array, "*seeds"]
-    """Mean side of the windows in use, in standard deviations from the prior's mean."""
+    """Mean log-side of the windows in use, in standard deviations from the prior's mean."""
 
 
 @jax.jit
 def look(models: AIR, images: Images, settings: Settings = None) -> Look:
-    """A look at held-out images, the same ones and with the same noise every time."""
+    """Evaluate models on held-out images, with the same noise in every call."""
 
     def one_image(model, image, key):
         x = image.astype(jnp.float32) / 255
@@ -151,7 +152,7 @@ def _ratio(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, 
 
 
 def symptoms(seen: Look, counts_objects: bool = True) -> list[str | None]:
-    """For each seed, the known failure that it looks like, if any. Needs no labels."""
+    """For each seed, a description of the known failure that it shows, or None. Needs no labels."""
     best = float(np.nanmax(np.asarray(seen.elbo), initial=-np.inf))
 
     def one(count, elbo, unexplained, first_ink, window_size) -> str | None:
@@ -161,13 +162,13 @@ def symptoms(seen: Look, counts_objects: bool = True) -> list[str | None]:
         if np.mean(count > 0) < RARE and unexplained > 0.5:
             return "draws nothing: try a higher count-temperature or a lower object-cost"
         if np.mean(count > 0) >= RARE and first_ink < 0.05:
-            return "keeps its first object blank, so that it counts one too many"
+            return "leaves its first object blank and counts one too many"
         if several < RARE and (unexplained > 0.2 or window_size > 2):
             return "puts everything into one window: try a smaller size-mean"
         if most > 2 and np.mean(count[count > 0] == most) > 0.98:
             return f"finds {most} objects wherever it finds any: try a higher object-cost"
         if most == np.min(count) > 1:
-            return f"finds {most} objects in every image: is that so?"
+            return f"finds {most} objects in every image: check that this is correct"
         return behind(float(elbo), best)
 
     rows = (seen.count, seen.elbo, seen.unexplained, seen.first_ink, seen.window_size)
@@ -187,7 +188,7 @@ class AIRTask(Task):
         labels: Labels | None = None,
         members: "Members | None" = None,
     ):
-        """Scenes that are not given are made, as configured, by `prepare`."""
+        """Scenes that are not given are made by `prepare`, from the configuration."""
         self.config, self.program = config, AIRProgram(config)
         self.stops = snapshot_steps(config, config.snapshots)
         self.shown, self.held_out, self.labels = shown, held_out, labels
@@ -196,7 +197,7 @@ class AIRTask(Task):
         self._placed: tuple[Any, Any, Settings] = (None, None, None)
 
     def prepare(self) -> None:
-        """Compose the scenes; those to train on are drawn on their way to the devices."""
+        """Compose the scenes. Training images are drawn later, when copied to the devices."""
         c, watch = self.config, self.config.data.watch_counts
         self.shown = make_scenes(c.data, c.model, held_out=False, lazily=True)
         self.held_out = self._others()
@@ -204,16 +205,16 @@ class AIRTask(Task):
         self.labels = self._choose(self.shown)
 
     def mesh(self, devices: Devices) -> Mesh:
-        """As many devices as divide the seeds and the minibatch."""
+        """A mesh of devices whose number divides the seeds and the minibatch."""
         return make_mesh(devices, self.config.seeds, self.config.batch)
 
     @property
     def seeds(self) -> Int[np.ndarray, " seeds"]:
-        """The seeds; those of several runs, if they are trained together."""
+        """The seeds; those of all runs, if several are trained together."""
         return super().seeds if self.members is None else self.members.seed
 
     def data(self, mesh: Mesh) -> tuple[Sharded, Own]:
-        """The images; labels and settings of each seed."""
+        """The training images, and the labels and settings of each seed."""
         assert self.shown is not None and self.held_out is not None
         watched = None if self.watched is None else self.watched.images
         settings: Any = placed(self.members.settings, mesh, "seeds") if self.members else None
@@ -221,7 +222,7 @@ class AIRTask(Task):
         return sharded(self.shown.pixels, mesh), Own(placed(self.labels, mesh, "seeds"), settings)
 
     def look(self, models: AIR) -> tuple[Look, Look | None]:
-        """At the held-out scenes, and at those that are watched, if there are any."""
+        """Evaluate the held-out scenes, and the scenes with `watch_counts` if any."""
         others, more, settings = self._placed
         seen = gathered(look(models, others, settings))
         if more is None:
@@ -229,7 +230,7 @@ class AIRTask(Task):
         return seen, gathered(look(stretched(models, self.config), more, settings))
 
     def row(self, step: int, seen: tuple[Look, Look | None], seconds: float) -> Row:
-        """ELBO and counts; on the watched scenes, too."""
+        """The ELBO and counts on the held-out scenes and on the watched ones."""
         (mine, watched), model = seen, self.config.model
         assert self.held_out is not None
         figures = {
@@ -243,19 +244,21 @@ class AIRTask(Task):
         return Row(step, round(seconds, 2), rounded(mine.elbo, 3), warnings, figures)
 
     def columns(self) -> list[Column]:
-        """ELBO and counts."""
+        """The columns of the live table: ELBO and counts."""
         data, elbo = self.config.data, Column("elbo", "ELBO", 1, spread=True)
         if not self.config.model.counts_objects:
             return [elbo]
         watched = ",".join(map(str, data.watch_counts))
         counts = Column("count_accuracy", "counts right", 2, "%", spread=True)
-        more = [Column("watched_count_accuracy", f"{watched} right", 2, "%")] if watched else []
-        if not DATASETS.find(data.dataset).composed:  # counts are rarely known
-            more = [Column("mean_count", "objects a picture", 2)]
+        more = (
+            [Column("watched_count_accuracy", f"right with {watched}", 2, "%")] if watched else []
+        )
+        if not DATASETS.find(data.dataset).composed:  # true counts are rarely known
+            more = [Column("mean_count", f"objects per {'tile' if data.tile else 'picture'}", 2)]
         return [elbo, counts, *more]
 
     def note(self) -> dict[str, Any]:
-        """The scenes that a model was trained on."""
+        """The data settings, which a weights file records."""
         return {"data": asdict(self.config.data)}
 
     def _choose(self, shown: Scenes) -> Labels | None:
@@ -267,42 +270,42 @@ class AIRTask(Task):
 
 
 def _right(model: ModelConfig, seen: Look, scenes: Scenes) -> Values:
-    """The share of counts that are right, for each seed; NaN where that cannot be known."""
+    """The fraction of correct counts for each seed; NaN if the true counts are unknown."""
     right = (np.asarray(seen.count) == scenes.counts)[:, scenes.known]
     known = model.counts_objects and scenes.counted
     return rounded(right.mean(axis=1), 5) if known else [float("nan")] * len(right)
 
 
 def stretched(models: AIR, config: TrainConfig) -> AIR:
-    """Models with a step more than the watched scenes need, so that over-counting shows."""
-    if config.model.count_prior == "table":  # gives no probability to other counts
+    """Models with one step more than the watched scenes have objects, to detect over-counting."""
+    if config.model.count_prior == "table":  # a table has no probability for higher counts
         return models
     most = max(config.data.watch_counts) + 1
     return models.changed(max_objects=max(config.model.max_objects, most))
 
 
 def uncounted(images: UInt8[Any, "scenes height width channels"]) -> Scenes:
-    """Images of which nothing else is known."""
+    """Scenes of images whose counts and boxes are unknown."""
     n = len(images)
     nothing = np.zeros((n, 0, 4), int), np.zeros((n, 0), int)
     return Scenes(images, np.full(n, UNKNOWN), *nothing)
 
 
-# --- Several runs by one program -----------------------------------------------------------
+# --- Several runs in one program -----------------------------------------------------------
 
 
 class Members(eqx.Module):
-    """What models that are trained together differ in, beside their seeds' usual order."""
+    """The seeds and settings of models that are trained together."""
 
     seed: Int[np.ndarray, " seeds"]
     settings: dict[str, Float[np.ndarray, " seeds"]]
-    """Some of the `TRACEABLE` settings, for each model."""
+    """The `TRACEABLE` settings that differ between models, with a value for each model."""
 
 
 def merged(configs: Sequence[TrainConfig]) -> tuple[TrainConfig, Members]:
-    """One configuration for runs that differ in seeds and `TRACEABLE` settings, and the rest.
+    """One configuration for several runs, and the seeds and `TRACEABLE` settings that differ.
 
-    Each run's seeds follow those of the run before along the seeds axis.
+    Along the seeds axis, the seeds of each run follow those of the run before it.
     """
     every = [flat(config) for config in configs for _ in range(config.seeds)]
     names = [n for n in TRACEABLE if any(one[n] != every[0][n] for one in every)]
@@ -313,9 +316,9 @@ def merged(configs: Sequence[TrainConfig]) -> tuple[TrainConfig, Members]:
 
 
 class Together(AIRTask):
-    """Runs that differ in their seeds and in `TRACEABLE` settings alone, trained by one program.
+    """Several runs, trained by one program. They differ only in seeds and `TRACEABLE` settings.
 
-    Its seeds axis has the seeds of the first run, then those of the second, and so on.
+    The seeds axis has the seeds of the first run, then those of the second, and so on.
     """
 
     def __init__(self, configs: Sequence[TrainConfig]):
@@ -324,7 +327,7 @@ class Together(AIRTask):
         self.parts = [AIRTask(c) for c in configs]
 
     def row(self, step: int, seen: tuple[Look, Look | None], seconds: float) -> Row:
-        """Each run's row, one after the other: runs are not compared with one another."""
+        """The rows of all runs, joined. Warnings compare a seed only with seeds of its own run."""
         rows, end = [], 0
         for part in self.parts:
             mine, end = slice(end, end + part.config.seeds), end + part.config.seeds

@@ -1,8 +1,8 @@
 """Large pictures: overlapping tiles at the scale of training, and their scenes merged into one.
 
-Tiles overlap by half, so that an object smaller than half a tile lies whole in at least one. Of the
-tiles that see an object, the one in which it lies most central speaks; what lies near the edge of
-its tile, or where another tile has found something already, is left out.
+Tiles overlap by half, so an object smaller than half a tile lies completely inside at least one.
+Where tiles overlap, the tile in which the object is most central wins. Objects near the edge of
+their tile are dropped, and so are those that overlap an object kept from another tile.
 """
 
 from collections.abc import Iterator
@@ -15,33 +15,33 @@ from jaxtyping import Bool, Float
 from airscene.air.config import ModelConfig
 from airscene.air.scene import Object, Scene
 from airscene.errors import AirsceneError
-from airscene.io.frames import as_seen
+from airscene.io.intake import as_seen
 
 MOST_TILE = 10_000
 EDGE = 0.125
-"""Centres nearer to their tile's edge than this share of its side are left to its neighbours."""
+"""A centre closer to the tile's edge than this fraction of its side is left to the next tile."""
 SAME = 0.3
-"""Boxes that share more than this part of the smaller one are of one object."""
+"""Two boxes show one object if they share more than this fraction of the smaller box."""
 CUT = 0.5
-"""Boxes nearer to their tile's edge than so many pixels are of objects that it cuts."""
+"""A box closer to the tile's edge than this, in pixels, belongs to an object cut by the tile."""
 
 
 class Candidate(NamedTuple):
-    """An object in the picture's pixels, and how far from its tile's centre it lies (0 to 1)."""
+    """An object in pixels of the picture, and its distance from the tile's centre (0 to 1)."""
 
     thing: Object
     offset: float
     tile: int
-    """What one tile tells apart is not one object."""
+    """Index of the tile. Objects of the same tile are never merged."""
 
 
 def infer_tiled(predictor: Any, image: np.ndarray, tile: int | None = None) -> Scene:
-    """The scene in a picture of any size, whose objects are as large, in pixels, as in training.
+    """The scene in a picture of any size whose objects are as large, in pixels, as in training.
 
-    tile: side of a tile in pixels of the picture (default: that of training).
+    tile: side of a tile in pixels of the picture (default: as in training).
 
-    The scene's `count_posterior` takes the objects as independent, its `elbo` is NaN, and its
-    `residual` is that of the tiles.
+    The scene's `count_posterior` treats objects as independent, its `elbo` is NaN, and its
+    `residual` is the mean over the tiles, weighted by squared intensity.
     """
     c, seen = predictor.config, as_seen(image, predictor.config)
     height, width = seen.shape[:2]
@@ -70,16 +70,16 @@ def infer_tiled(predictor: Any, image: np.ndarray, tile: int | None = None) -> S
 
 
 def tile_size(predictor: Any, tile: int | None) -> tuple[int, int]:
-    """Height and width of a tile: as asked for, as in training, or the model's canvas."""
+    """Height and width of a tile: `tile`, else the tile of training, else the model's canvas."""
     c: ModelConfig = predictor.config
     side = tile or predictor.note.get("data", {}).get("tile")
     if tile is not None and not 2 <= tile <= MOST_TILE:
-        raise AirsceneError(f"a tile must have 2 to {MOST_TILE:,} pixels, not {tile}")
+        raise AirsceneError(f"the side of a tile must be 2 to {MOST_TILE:,} pixels, not {tile}")
     return (side, side) if side else (c.height, c.width)
 
 
 def merged(candidates: list[Candidate]) -> tuple[Object, ...]:
-    """Each object once, in reading order: the most central candidates first, no two in a place."""
+    """Keep the most central candidate of each object; return the objects in reading order."""
     kept: list[Object] = []
     boxes, tiles = np.zeros((len(candidates), 4)), np.zeros(len(candidates), int)
     for thing, _, tile in sorted(candidates, key=lambda candidate: candidate.offset):
@@ -91,7 +91,7 @@ def merged(candidates: list[Candidate]) -> tuple[Object, ...]:
 
 
 def count_posterior(presence: list[float]) -> Float[np.ndarray, " counts"]:
-    """The distribution of how many are there, each independently with its probability."""
+    """The distribution of the number of objects, each independently present."""
     q = np.ones(1)
     for p in presence:
         q = np.convolve(q, [1 - p, p])
@@ -101,20 +101,20 @@ def count_posterior(presence: list[float]) -> Float[np.ndarray, " counts"]:
 def _same(
     box: Float[np.ndarray, "4"], others: Float[np.ndarray, "boxes 4"]
 ) -> Bool[np.ndarray, " boxes"]:
-    """Which boxes are of the same object: they share much of the smaller one."""
+    """Which of the `others` show the same object as `box`: see `SAME`."""
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     area, areas = (np.prod(b[..., 2:] - b[..., :2], axis=-1) for b in (box, others))
     return np.prod(np.maximum(high - low, 0), axis=1) > SAME * np.minimum(area, areas)
 
 
 def _padded(seen: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """At least one tile large: black below and to the right."""
+    """The picture, padded with black below and to the right to at least the size of a tile."""
     room = [(0, max(0, s - have)) for s, have in zip(size, seen.shape[:2], strict=True)]
     return np.pad(seen, [*room, *[(0, 0)] * (seen.ndim - 2)])
 
 
 def _corners(shape: tuple[int, ...], size: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Top-left corners (y, x) of tiles that overlap by half and reach all edges."""
+    """Top-left corners (y, x) of tiles that overlap by half and cover the picture."""
     starts = [
         sorted({*range(0, have - side, max(1, side // 2)), have - side})
         for have, side in zip(shape, size, strict=True)
@@ -125,9 +125,9 @@ def _corners(shape: tuple[int, ...], size: tuple[int, int]) -> Iterator[tuple[in
 def _offset(
     thing: Object, corner: tuple[int, int], size: tuple[int, int], shape: tuple[int, ...]
 ) -> float | None:
-    """How far an object lies from its tile's centre; None if another tile sees it better.
+    """Distance of an object from its tile's centre (0 to 1); None if another tile shows it better.
 
-    Towards an edge of the picture there is no other tile: no distance counts there.
+    Distance towards an edge of the picture counts as 0, because no tile lies beyond.
     """
     away, (x0, y0, x1, y1) = [], thing.box
     for low, high, start, side, have in zip((y0, x0), (y1, x1), corner, size, shape, strict=True):
@@ -141,7 +141,7 @@ def _offset(
 
 
 def _shifted(thing: Object, x: int, y: int, width: int, height: int) -> Object:
-    """An object of a tile in the picture's pixels, its box cut at the picture's edges."""
+    """An object of a tile in pixels of the picture, with its box cut at the picture's edges."""
     moved = thing.moved(x, y)
     x0, y0, x1, y1 = moved.box
     box = (x0, y0, min(x1, float(width)), min(y1, float(height)))

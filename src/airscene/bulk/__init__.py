@@ -1,14 +1,14 @@
-"""Work on large collections, in parts: images to be read, or scenes to be rendered.
+"""Large collections in parts: inference on images, or rendering of scenes.
 
-A `Job` says what is done. Its plan divides the work into parts, once and for all, and is written
-into the folder of the results, with what identifies the job. Each part becomes one Parquet file,
-which is there as a whole or not at all. So whatever dies, the same command goes on with the parts
-that are missing, and each image is there exactly once.
+A `Job` defines the work. Its plan divides the work into fixed parts and is written into the results
+folder, together with the identity of the job. Each part becomes one Parquet file, written whole or
+not at all. After any crash, the same command does the missing parts, and each image appears in the
+results exactly once.
 
-storage.py   files here and elsewhere: paths, and URIs that pyarrow knows
+storage.py   local and remote files: paths, and URIs that pyarrow supports
 sources.py   collections of images: folders, tar files, Parquet files, stacks
-manifest.py  the folder of the results: plan, identity, what is done
-jobs.py      what a job is
+manifest.py  the results folder: plan, identity of the job, finished parts
+jobs.py      the base class of jobs
 inference.py, rendering.py  the two jobs
-engines.py   what carries a job out: this process, or Ray
+engines.py   what runs a job: this process, or Ray
 """

@@ -1,8 +1,8 @@
-"""What carries out a job, part by part: this process, or Ray Data.
+"""Engines that run a job part by part: this process, or Ray Data.
 
-Both do the same with a part, so that the results are the same. With Ray, tasks on all cores read,
-actors that hold a compiled program work and write (where these share the cores, Ray makes one of
-the two), and what a worker that dies has left undone is done again: it writes the same files.
+Both process a part in the same way, so the results are the same. With Ray, tasks on all cores read
+parts, and actors with a compiled program process and write them. (Ray merges a task and an actor
+that share a core.) If a worker dies, Ray repeats its unfinished parts, which writes the same files.
 """
 
 import json
@@ -23,13 +23,13 @@ from airscene.errors import AirsceneError
 from airscene.io.arrow import arrow
 
 AHEAD = 2
-"""Parts that are read while one is worked on."""
+"""Parts that are read ahead while one is processed."""
 SHARE = 0.5
-"""Of a core, for an actor as for a task that reads: together they fill it."""
+"""Share of a core for an actor and for a reading task; together they fill the core."""
 
 
 def here(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
-    """Do these parts in this process; the next ones are read in the meantime."""
+    """Work on these parts in this process, while reading the next ones."""
     job.start(manifest.folder, alone=True)
     pool, reading, waiting = ThreadPoolExecutor(1), deque(), iter(todo)
     try:
@@ -46,7 +46,7 @@ def here(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
 
 
 def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
-    """Do these parts with Ray Data: on the cluster at RAY_ADDRESS, else on this machine's cores."""
+    """Process these parts with Ray Data, on the cluster at RAY_ADDRESS or else on this machine."""
     with connected() as ray:
         cores, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
         gpus *= job.takes_gpu
@@ -72,7 +72,7 @@ def by_ray(job: Job, manifest: Manifest, todo: Sequence[int]) -> Iterator[Done]:
 
 @contextmanager
 def connected() -> Iterator[Any]:
-    """Ray, running and quiet; ended afterwards, if it was started here."""
+    """Yield a running, quiet Ray; shut it down afterwards if it was started here."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -93,10 +93,10 @@ def connected() -> Iterator[Any]:
         quiet |= {"address": "local", "include_dashboard": False}
     try:
         with warnings.catch_warnings(), _silence():
-            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX's: here they exec
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # harmless: Ray calls exec
             ray.init(**quiet)
     except (ConnectionError, OSError, RuntimeError) as error:
-        raise AirsceneError(f"Ray does not start: {' '.join(str(error).split())}") from None
+        raise AirsceneError(f"Ray cannot start: {' '.join(str(error).split())}") from None
     try:
         with _clear(ray):
             yield ray
@@ -106,17 +106,17 @@ def connected() -> Iterator[Any]:
 
 @contextmanager
 def _clear(ray: Any) -> Iterator[None]:
-    """Ray's failures in one line."""
+    """Turn Ray's failures into one-line errors."""
     try:
         yield
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)
-        raise AirsceneError(f"Ray gave up; the same command goes on ({why})") from None
+        raise AirsceneError(f"Ray failed; run the same command again to resume ({why})") from None
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing on standard error, whoever writes it: what fails is raised."""
+    """Discard everything written to stderr; failures are raised."""
     kept = os.dup(2)
     try:
         with Path(os.devnull).open("wb") as nowhere:
@@ -128,7 +128,7 @@ def _silence() -> Iterator[None]:
 
 
 def _read(batch: Any, job: Job) -> Any:
-    """A part's description to what it holds, as one row with the table, or why not, in it."""
+    """Read a part, given its description: one row that holds its table, or why reading failed."""
     pa = arrow()
     index, part = (batch[name][0].as_py() for name in ("index", "part"))
     try:
@@ -145,21 +145,21 @@ def _read(batch: Any, job: Job) -> Any:
 
 
 def prepare_worker() -> None:
-    """What a process that Ray has started needs before JAX is used in it."""
-    os.environ.setdefault("PJRT_NPROC", "1")  # a core each: XLA would take all
+    """Configure a process that Ray started, before it uses JAX."""
+    os.environ.setdefault("PJRT_NPROC", "1")  # one core per worker: XLA would use all
     from airscene.io.cache import use_compilation_cache
 
     use_compilation_cache()
 
 
 class _Worker:
-    """An actor: ready once, then part after part. Its one-line errors are part of its answers."""
+    """An actor that starts the job once, then processes parts. It returns errors as text."""
 
     def __init__(self, job: Job, manifest: Manifest, has_gpu: bool):
         prepare_worker()
         import jax
 
-        if not has_gpu:  # Ray hides none from it: all would take the first
+        if not has_gpu:  # Ray hides no GPU: all workers would use the first
             jax.config.update("jax_platforms", "cpu")
         self.job, self.manifest, self.failure = job, manifest, None
         try:

@@ -1,4 +1,4 @@
-"""The job of `airscene infer`: images in, what is in them out."""
+"""The job of `airscene infer`: images in, scenes out."""
 
 import hashlib
 import tempfile
@@ -19,13 +19,14 @@ from airscene.models import load, resolve
 
 BATCH, WEIGHTS = BATCHES[-1], "_model.safetensors"
 MOST_BYTES = 2**28
-"""Of the images of a part, at the model's size."""
+"""Limit for the images of a part, at the model's size."""
 
 
 class Infer(Job):
-    """What a model finds in a collection of images."""
+    """Inference on a collection of images."""
 
     name, unit, takes_gpu = "infer", "images", True
+    finished = "everything is already done; images added since the first call are not included"
 
     def __init__(
         self,
@@ -38,10 +39,15 @@ class Infer(Job):
         id_column: str | None = None,
     ):
         if part < 1:
-            raise AirsceneError(f"a part has at least 1 image, not {part}")
+            raise AirsceneError(f"--part must be at least 1, not {part}")
         predictor = load(model, max_objects, canvas)
+        if predictor.reads_whole:
+            raise AirsceneError(
+                f"{model} reads whole pictures: name a file as --out that ends in .csv, .jsonl or "
+                ".parquet"
+            )
         self.weights = resolve(model)
-        # What reads has no arrays: they would take a device wherever the job is sent.
+        # The reader has no arrays: they would occupy a device wherever the job is sent.
         self.reader = predictor.like(jax.eval_shape(lambda: predictor.model))
         self.predictor: BasePredictor | None = None
         self.columns = image_column, id_column
@@ -61,12 +67,12 @@ class Infer(Job):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an image as the model sees it."""
+        """Shape of an image at the model's size."""
         size = self.reader.size
         return size.height, size.width, size.channels
 
     def plan(self) -> Iterator[tuple[int, Any]]:
-        """Parts of the collection."""
+        """The parts of the collection."""
         size = min(self.settings["part_size"], max(1, MOST_BYTES // (4 * int(np.prod(self.shape)))))
         found = sources.find(self.collection, *self.columns)
         if not any(map(len, found)):
@@ -75,11 +81,11 @@ class Infer(Job):
             yield sum(map(len, part)), [sources.to_json(piece) for piece in part]
 
     def files(self) -> dict[str, bytes]:
-        """The model: so that it is there wherever the work is done."""
+        """The weights file, which every worker loads."""
         return {WEIGHTS: self.weights.read_bytes()}
 
     def read(self, index: int, part: Any) -> Table:
-        """Images at the model's size, and the way back; black for those with an error."""
+        """Images at the model's size, and the mapping back; black for unreadable images."""
         pa = arrow()
         names, errors, frames = [], [], []
         blank = Frame(np.zeros(self.shape, np.float32), 0, 0, (1.0, 1.0), (0.0, 0.0))
@@ -113,7 +119,7 @@ class Infer(Job):
         )
 
     def start(self, folder: str, alone: bool) -> None:
-        """Load the model, and compile it for the one size of batch that is used."""
+        """Load the model, and compile it for the one batch size in use."""
         with tempfile.TemporaryDirectory() as here:
             path = Path(here) / WEIGHTS
             with storage.opened(storage.join(folder, WEIGHTS)) as file:
@@ -122,8 +128,8 @@ class Infer(Job):
         self.predictor.infer_arrays(np.zeros((BATCH, *self.shape), np.float32))
 
     def work(self, index: int, table: Table) -> Table:
-        """What is in the images of a part."""
-        assert self.predictor is not None  # since `start`
+        """The scenes in the images of a part."""
+        assert self.predictor is not None  # set by `start`
         table, rows = table.combine_chunks(), len(table)
         x = np.zeros((-(-rows // BATCH) * BATCH, *self.shape), np.float32)  # whole batches
         pixels = table["pixels"].chunk(0)

@@ -1,4 +1,4 @@
-"""The folder of the results: the plan, whose results they are, and what is done."""
+"""The results folder: the plan, the identity of the job, and the finished parts."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -11,36 +11,36 @@ from airscene.errors import AirsceneError
 from airscene.io.arrow import arrow
 
 MANIFEST, PARTS = "_manifest.json", "_parts.jsonl"
-"""Readers of Parquet pass over names that begin like this."""
+"""Files beside the parts. Parquet readers skip names that begin with an underscore."""
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class Done:
-    """A part that is there."""
+    """A finished part."""
 
     index: int
     rows: int
     errors: int
-    """Rows that hold nothing but an error."""
+    """Rows that hold only an error."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A plan, and the folder in which it is carried out."""
+    """A plan, and the folder of its results."""
 
     folder: str
     parts: list[Any]
-    """What is in each."""
+    """The description of each part."""
     sizes: list[int]
-    """The rows that each is expected to have."""
+    """The expected number of rows of each part."""
 
     def path(self, index: int) -> str:
         """The file of a part."""
         return storage.join(self.folder, f"part-{index:05d}.parquet")
 
     def done(self) -> list[Done]:
-        """The parts that are there. One that is damaged is not: it is made again."""
+        """The finished parts. A damaged part is not finished: it is made again."""
         there, numbers = storage.names(self.folder), range(len(self.parts))
         here = [i for i in numbers if self.path(i).rsplit("/", 1)[-1] in there]
         with ThreadPoolExecutor(storage.THREADS) as pool:
@@ -58,14 +58,14 @@ class Manifest:
 
 
 def begin(folder: str, job: Job) -> Manifest:
-    """The plan of a job, made and written; or as it is in the folder, if it is of the same job."""
+    """Make and write the plan of a job, or read it if the folder holds the same job."""
     here = storage.names(folder)
     if MANIFEST in here:
         _check(folder, job)
         with storage.opened(storage.join(folder, PARTS)) as file:
             plan = [json.loads(line) for line in file.read().splitlines()]
     elif any(not name.startswith((".", "_")) for name in here):
-        raise AirsceneError(f"{folder} is there already and holds something else: name another")
+        raise AirsceneError(f"{folder} already holds other files: choose another --out")
     else:
         plan = [[size, part] for size, part in job.plan()]
         for name, data in job.files().items():
@@ -74,7 +74,7 @@ def begin(folder: str, job: Job) -> Manifest:
         storage.write(storage.join(folder, PARTS), lines.encode())
         about = {"version": VERSION, "command": job.name, "settings": job.settings}
         about |= {"parts": len(plan), job.unit: sum(size for size, _ in plan)}
-        text = json.dumps(about, indent=2) + "\n"  # the last file to be written: all is there
+        text = json.dumps(about, indent=2) + "\n"  # written last: the plan is complete
         storage.write(storage.join(folder, MANIFEST), text.encode())
     return Manifest(folder, [part for _, part in plan], [size for size, _ in plan])
 
@@ -86,34 +86,37 @@ def _check(folder: str, job: Job) -> None:
             about = json.loads(file.read())
             version, command, settings = (about[k] for k in ("version", "command", "settings"))
         except (ValueError, KeyError, TypeError):
-            raise AirsceneError(f"{folder}/{MANIFEST} is damaged: name another --out") from None
+            raise AirsceneError(f"{folder}/{MANIFEST} is damaged: choose another --out") from None
+    begun = f"the job in {folder} was started"
     if version > VERSION:
-        raise AirsceneError(f"{folder} was begun by a newer airscene, which is needed to go on")
+        raise AirsceneError(f"{begun} by a newer airscene: install it to resume")
     if command != job.name:
-        raise AirsceneError(f"{folder} was begun by airscene {command}: name another --out")
+        raise AirsceneError(f"{begun} by airscene {command}: choose another --out")
     for key, value in json.loads(json.dumps(job.settings)).items():
         if _identity(settings.get(key)) != _identity(value):
             was, now = (_short(v) for v in (settings.get(key), value))
             raise AirsceneError(
-                f"{folder} was begun with another {key.replace('_', ' ')}: {was}, not {now}; "
-                "name another --out, or give the same again"
+                f"{begun} with {key.replace('_', ' ')} {was}, not {now}: "
+                "choose another --out, or repeat the original value"
             )
 
 
 def _identity(value: Any) -> Any:
-    """Files are the same if their contents are, whatever their names."""
+    """What identifies a setting: the contents of a file, whatever its name."""
     return value["sha256"] if isinstance(value, dict) else value
 
 
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         return f"{value['name']} (sha256 {value['sha256'][:8]}…)"
+    if value is None or isinstance(value, bool):
+        return {None: "(default)", True: "on", False: "off"}[value]
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _counted(index: int, path: str) -> Done | None:
-    """Rows and errors of a part, by the statistics that its file ends with."""
+    """Rows and errors of a part, from the statistics in its file; None if it is damaged."""
     pa = arrow()
     try:
         with storage.opened(path) as file:

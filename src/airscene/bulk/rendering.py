@@ -1,4 +1,4 @@
-"""The job of `airscene render`: scenes of a world, drawn at random and rendered."""
+"""The job of `airscene render`: random scenes of a world, rendered."""
 
 import io
 from collections.abc import Iterator
@@ -19,19 +19,20 @@ from airscene.renderers.world import RENDER_SIZE
 
 
 class Render(Job):
-    """Pictures of random scenes, and the truth about them.
+    """Pictures of random scenes, with the ground truth.
 
-    The scenes of a part follow from the world's name, the seed and the part's number.
+    The name of the world, the seed and the number of a part determine the scenes of the part.
     """
 
     name, unit, takes_gpu = "render", "scenes", False
+    finished = "all scenes are already rendered"
 
     def __init__(self, world: str, scenes: int, seed: int, randomise: bool, size: int, part: int):
         for what, value in (("scenes", scenes), ("part", part)):
-            require(value >= 1, f"{what} must be at least 1, not {value}")
-        require(seed >= 0, f"seed must not be negative, not {seed}")
+            require(value >= 1, f"--{what} must be at least 1, not {value}")
+        require(seed >= 0, f"--seed must be at least 0, not {seed}")
         whole = size >= 1 and RENDER_SIZE % size == 0
-        require(whole, f"size must be a divisor of {RENDER_SIZE}, not {size}")
+        require(whole, f"--size must be a divisor of {RENDER_SIZE}, not {size}")
         self.problem = make_problem(world)
         self.renderer: Any = None
         self.settings = {
@@ -50,7 +51,7 @@ class Render(Job):
             yield min(size, total - first), [first, min(size, total - first)]
 
     def read(self, index: int, part: Any) -> Table:
-        """The truth: names, and what is where."""
+        """The ground truth: names of the scenes, and the objects in them."""
         pa, (first, scenes) = arrow(), part
         world, seed = self.settings["world"], self.settings["seed"]
         truth = self.problem.sample(scenes, (f"render {world} {index:08d}", seed))
@@ -71,14 +72,14 @@ class Render(Job):
         return pa.table(columns | {"camera": pa.array(camera, pa.float32())})
 
     def start(self, folder: str, alone: bool) -> None:
-        """Start the renderer: a process for each core, or one."""
+        """Start the renderer, with a process for each core if `alone`, else with one process."""
         world = self.problem.world
         if self.settings["randomise"]:
             world = replace(world, sizes=SIZES)
         self.renderer = OpenGL(world, self.settings["size"], workers=None if alone else 1)
 
     def work(self, index: int, table: Table) -> Table:
-        """The truth with its pictures, as PNG."""
+        """The ground truth with the pictures, as PNG."""
         look = None
         if self.settings["randomise"]:
             name = f"look {self.settings['world']} {index:08d}"
@@ -93,7 +94,7 @@ class Render(Job):
             self.renderer.close()
 
     def _slots(self, table: Any) -> Slots:
-        """What `read` has written, as a renderer takes it."""
+        """Convert the table of `read` to the input of a renderer."""
 
         def matrix(name: str) -> np.ndarray:
             flat = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)

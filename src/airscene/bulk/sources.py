@@ -1,9 +1,9 @@
 """Collections of images: folders, WebDataset tar files, Parquet files, stacks in NPY files.
 
-A `Piece` is a run of images in one place. It says how many there are before they are read, can be
-written as JSON, and reads its images one by one; what cannot be read comes as an `AirsceneError`
-in the place of the image, so that it costs no other. Storage that cannot be reached is raised:
-nothing is known of the images.
+A `Piece` is a sequence of images in one place. It knows its length before reading, can be written
+as JSON, and reads its images one by one. An unreadable image yields an `AirsceneError` in its
+place, so the other images are still read. Unreachable storage raises an error instead, because it
+says nothing about the images.
 """
 
 import glob
@@ -22,7 +22,15 @@ import numpy as np
 from airscene.bulk import storage
 from airscene.errors import AirsceneError
 from airscene.io.arrow import arrow
-from airscene.io.images import SUFFIXES, decode, find_files, named, read_bytes, stack_header
+from airscene.io.images import (
+    SUFFIXES,
+    decode,
+    find_files,
+    named,
+    read_bytes,
+    stack_header,
+    without_truth,
+)
 
 Read = tuple[str, np.ndarray | AirsceneError]
 IMAGE_COLUMNS = ("image", "images", "png", "jpg", "bytes")
@@ -30,21 +38,21 @@ ID_COLUMNS = ("id", "file", "__key__", "key", "name")
 CONTAINERS = (".tar", ".parquet", ".npy")
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 AT_ONCE = 1024
-"""Images that are read before they are looked at, where they lie side by side."""
+"""The most images in one read from a Parquet file or a stack."""
 MOST_AT_ONCE = 2**24
-"""Bytes of them; a file here gives no more than 2 GiB for one reading."""
+"""The most bytes in one read from a stack; a local file returns at most 2 GiB."""
 
 
 class Piece(ABC):
-    """A run of images in one place."""
+    """A sequence of images in one place."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of images, or of files that may hold several."""
 
     @abstractmethod
     def some(self, start: int, stop: int) -> "Piece":
-        """A part of the run."""
+        """A part of the sequence."""
 
     @abstractmethod
     def read(self) -> Iterator[Read]:
@@ -57,7 +65,7 @@ class Files(Piece):
 
     files: Sequence[str]
     base: str = field(default_factory=lambda: str(Path.cwd()))
-    """Where its name begins, if that is a relative path."""
+    """The folder that a relative path starts from."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -85,7 +93,7 @@ class Members(Piece):
     tar: str
     members: Sequence[Sequence[Any]]
     base: str = field(default_factory=lambda: str(Path.cwd()))
-    """Where its name begins, if that is a relative path."""
+    """The folder that a relative path starts from."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -105,13 +113,13 @@ class Members(Piece):
                     done += 1
         except storage.Unreachable:
             raise
-        except AirsceneError as error:  # of the file as a whole
+        except AirsceneError as error:  # of the whole file
             for name, *_ in self.members[done:]:
                 yield f"{_shown(self.tar)}#{name}", error
 
 
 class Range(Piece):
-    """A run of images that is known by its ends, which are fields of its own."""
+    """A sequence of images from `start` to `stop`, which are fields of each subclass."""
 
     start: int
     stop: int
@@ -120,7 +128,7 @@ class Range(Piece):
         return self.stop - self.start
 
     def some(self, start: int, stop: int) -> "Range":
-        """A part of the run."""
+        """A part of the sequence."""
         stop = min(self.start + stop, self.stop)
         return replace(self, start=self.start + start, stop=stop)  # type: ignore[type-var]
 
@@ -132,15 +140,15 @@ class Rows(Range):
     parquet: str
     group: int
     first: int
-    """The number in the file of the group's first row."""
+    """The number of the group's first row in the file."""
     start: int
     stop: int
     image: str
-    """The column of images: files as bytes (also in a structure), or arrays as nested lists."""
+    """The column of images: files as bytes (also in a struct), or arrays as nested lists."""
     id: str | None
-    """The column of names; without one, a row's name is `FILE#NUMBER`."""
+    """The column of names; without one, the name of a row is `FILE#NUMBER`."""
     base: str = field(default_factory=lambda: str(Path.cwd()))
-    """Where its name begins, if that is a relative path."""
+    """The folder that a relative path starts from."""
 
     def read(self) -> Iterator[Read]:
         """Names and images."""
@@ -152,7 +160,7 @@ class Rows(Range):
                 yield from _of_value(name, value)
         except storage.Unreachable:
             raise
-        except AirsceneError as error:  # of the file as a whole
+        except AirsceneError as error:  # of the whole file
             for row in range(done, self.stop):
                 yield self._name(row), error
 
@@ -160,7 +168,7 @@ class Rows(Range):
         return f"{_shown(self.parquet)}#{self.first + row}"
 
     def _values(self) -> Iterator[tuple[Any, Any]]:
-        """Names, where there are any, and values of the rows."""
+        """Names (None without a column of names) and values of the rows."""
         columns, row = [name for name in (self.image, self.id) if name], 0
         with storage.opened(storage.within(self.base, self.parquet)) as opened:
             file = arrow().parquet.ParquetFile(opened)
@@ -187,7 +195,7 @@ class Stack(Range):
     start: int
     stop: int
     base: str = field(default_factory=lambda: str(Path.cwd()))
-    """Where its name begins, if that is a relative path."""
+    """The folder that a relative path starts from."""
 
     def read(self) -> Iterator[Read]:
         """Names and images."""
@@ -201,7 +209,7 @@ class Stack(Range):
                     file.seek(self.offset + i * size)
                     data = file.read(many * size)
                 if len(data) < many * size:
-                    raise AirsceneError("a damaged NPY file: it has less data than it says")
+                    raise AirsceneError("damaged NPY file: it has less data than its header states")
                 images = np.frombuffer(data, dtype).reshape(many, *shape)
                 images = images.astype(dtype.newbyteorder("="), copy=False)
             except storage.Unreachable:
@@ -214,7 +222,7 @@ class Stack(Range):
 
 @dataclass(frozen=True)
 class Broken(Piece):
-    """A file that could not be looked into."""
+    """A file that could not be opened."""
 
     broken: str
     why: str
@@ -223,11 +231,11 @@ class Broken(Piece):
         return 1
 
     def some(self, start: int, stop: int) -> "Broken":
-        """All of it."""
+        """The whole piece: it cannot be divided."""
         return self
 
     def read(self) -> Iterator[Read]:
-        """Its name, and why."""
+        """Its name and the error."""
         yield _shown(self.broken), AirsceneError(self.why)
 
 
@@ -238,21 +246,21 @@ KINDS: dict[str, type[Piece]] = {
     "npy": Stack,
     "broken": Broken,
 }
-"""By the first field of each."""
+"""Classes of pieces, by the name of their first field."""
 
 
 def to_json(piece: Any) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """A piece as plain values for JSON."""
     return asdict(piece)
 
 
 def from_json(values: dict[str, Any]) -> Piece:
-    """The piece that was written so."""
+    """The piece that `to_json` described."""
     return KINDS[next(iter(values))](**values)
 
 
 def parts(pieces: Iterable[Piece], size: int) -> Iterator[list[Piece]]:
-    """Pieces in parts of so many images, each but the last full."""
+    """Group pieces into parts of `size` images; the last part may be smaller."""
     part, room = [], size
     for piece in pieces:
         done = 0
@@ -268,10 +276,10 @@ def parts(pieces: Iterable[Piece], size: int) -> Iterator[list[Piece]]:
 
 
 def find(collection: Sequence[str], image: str | None = None, id: str | None = None) -> list[Piece]:
-    """What a collection holds, in the order of the names.
+    """The pieces of a collection, in the order of its sources and of the names in them.
 
     collection: folders, files and patterns; or URIs of folders and files.
-    image, id: columns of Parquet files, where they cannot be guessed.
+    image, id: columns of Parquet files (default: recognised by name or type).
     """
     files = _once(file for source in collection for file in _files(source))
     inside = [file for file in files if _suffix(file) in CONTAINERS]
@@ -288,7 +296,7 @@ def find(collection: Sequence[str], image: str | None = None, id: str | None = N
 
 
 def _once(files: Iterable[str]) -> list[str]:
-    """Each file once, by the first of its names."""
+    """Each file once, under the first of its names."""
     found, known = {}, cache(Path.resolve)
     for file in files:
         path = Path(file)
@@ -298,22 +306,23 @@ def _once(files: Iterable[str]) -> list[str]:
 
 
 def _files(source: str) -> list[str]:
-    """The files that one word names."""
+    """The files that one argument names."""
     if not storage.is_uri(source) and glob.has_magic(source) and not Path(source).exists():
         return list(map(str, find_files([source])))
     if source.endswith(PACKED):
-        raise AirsceneError(f"{source} is compressed, and cannot be read in parts: unpack it first")
+        raise AirsceneError(f"{source} is compressed and cannot be read in parts: unpack it first")
     if not storage.is_folder(source):
         return [source]
     wanted = (*SUFFIXES, *CONTAINERS)
     files = [file for file in storage.listing(source) if _suffix(file) in wanted]
+    files = without_truth(files)
     if not files:
         raise AirsceneError(f"no images, tar or Parquet files in {source}")
     return files
 
 
 def _look(file: str, image: str | None, id: str | None) -> list[Piece]:
-    """What a file of many images holds."""
+    """The pieces of a file that holds many images."""
     try:
         if _suffix(file) == ".tar":
             return _members(file)
@@ -325,7 +334,7 @@ def _look(file: str, image: str | None, id: str | None) -> list[Piece]:
 
 
 class _Damaged(AirsceneError):
-    """A file that is not what its name says."""
+    """A file whose content does not match its suffix."""
 
 
 def _members(file: str) -> list[Piece]:
@@ -340,7 +349,7 @@ def _members(file: str) -> list[Piece]:
                     if wanted and path.suffix.lower() in SUFFIXES:
                         found.append([member.name, member.offset_data, member.size])
         except tarfile.TarError as error:
-            broken = [Broken(file, f"a damaged tar file ({error})")]
+            broken = [Broken(file, f"damaged tar file ({error})")]
     return [Members(file, found), *broken]
 
 
@@ -372,11 +381,12 @@ def _image_column(file: str, schema: Any, asked: str | None) -> str:
         asked = next(iter(known or binary), None)
         if asked is None:
             raise AirsceneError(
-                f"{file} has no column of images that is known: --image-column NAME"
+                f"{file} has no known column of images: name it with --image-column NAME"
             )
         if not known and len(binary) > 1:
             raise AirsceneError(
-                f"{file} has several columns of bytes ({', '.join(binary)}): --image-column NAME"
+                f"{file} has several columns of bytes ({', '.join(binary)}): "
+                "choose one with --image-column NAME"
             )
     if asked not in schema.names:
         raise AirsceneError(f"{file} has no column {asked!r}; it has {', '.join(schema.names)}")
@@ -392,7 +402,7 @@ def _id_column(file: str, schema: Any, asked: str | None) -> str | None:
 
 
 def _stack(file: str) -> Piece:
-    """An NPY file; only a stack can be read in parts."""
+    """The piece for an NPY file; only a stack can be read in parts."""
     with storage.opened(file) as opened:
         try:
             header = stack_header(opened)
@@ -425,7 +435,7 @@ def _of_value(name: str, value: Any) -> Iterator[Read]:
 
 def _array(value: Any) -> np.ndarray:
     """Nested lists of numbers as an array."""
-    if hasattr(value, "to_numpy"):  # a tensor of Arrow's own
+    if hasattr(value, "to_numpy"):  # an Arrow tensor
         return value.to_numpy()
     values, shape = value.values, [len(value.values)]
     while not arrow().types.is_primitive(values.type):
@@ -449,5 +459,5 @@ def _suffix(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name that every reader of the table can read."""
+    """A name as valid UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")

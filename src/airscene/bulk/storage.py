@@ -1,4 +1,4 @@
-"""Files that lie here or elsewhere: paths, and URIs that pyarrow knows (s3://, gs://, hdfs://)."""
+"""Local and remote files: paths, and URIs that pyarrow supports (s3://, gs://, hdfs://)."""
 
 import io
 import secrets
@@ -16,37 +16,37 @@ from airscene.io.arrow import arrow
 from airscene.io.files import atomic
 
 BUFFER = 2**20
-"""Bytes that are read at once: from elsewhere, each reading is a request."""
+"""Bytes per read: each read from remote storage is a request."""
 THREADS = 16
-"""Files that are looked into at once: elsewhere, each look takes its time."""
+"""Files opened in parallel: remote storage takes a while to respond."""
 
 
 class Unreachable(AirsceneError):
-    """Storage that does not answer: it says nothing about a file, and may pass."""
+    """Storage that does not respond. The failure may be temporary; the file may be intact."""
 
 
 def is_uri(name: str) -> bool:
-    """Whether it is a URI, not a path."""
+    """Whether a name is a URI, not a path."""
     return "://" in name
 
 
 def absolute(name: str) -> str:
-    """The same, wherever one is."""
+    """The name, independent of the current folder."""
     return name.rstrip("/") if is_uri(name) else str(Path(name).resolve())
 
 
 def join(folder: str, name: str) -> str:
-    """A file in a folder."""
+    """The name of a file in a folder."""
     return f"{folder.rstrip('/')}/{name}" if is_uri(folder) else str(Path(folder) / name)
 
 
 def within(base: str, name: str) -> str:
-    """A name that may be a path relative to a folder here."""
+    """Resolve a name that may be a path relative to the local folder `base`."""
     return name if is_uri(name) else str(Path(base) / name)
 
 
 def is_folder(name: str) -> bool:
-    """Whether it is the name of a folder, or of a file; an error if there is neither."""
+    """Whether a name is that of a folder; an error if neither folder nor file exists."""
     with _clear("read", name):
         if not is_uri(name):
             return stat.S_ISDIR(Path(name).stat().st_mode)
@@ -58,7 +58,7 @@ def is_folder(name: str) -> bool:
 
 
 def listing(folder: str) -> list[str]:
-    """All files in a folder and below it, sorted; none that are hidden, or in hidden folders."""
+    """All files in a folder and its subfolders, sorted; hidden files and folders are skipped."""
     if not is_uri(folder):
         root = Path(folder)
         found = (p for p in root.rglob("*") if _shown(p.relative_to(root).parts) and p.is_file())
@@ -72,12 +72,12 @@ def listing(folder: str) -> list[str]:
 
 
 def _shown(path: Iterable[str]) -> bool:
-    """Whether nothing on the way to a file is hidden."""
+    """Whether no name in a path is hidden."""
     return not any(name.startswith((".", "_")) for name in path)
 
 
 def names(folder: str) -> set[str]:
-    """The names of what lies in a folder; none if there is no such folder."""
+    """The names of all entries in a folder; empty if the folder does not exist."""
     if not is_uri(folder):
         path = Path(folder)
         return {p.name for p in path.iterdir()} if path.is_dir() else set()
@@ -89,7 +89,10 @@ def names(folder: str) -> set[str]:
 
 @contextmanager
 def opened(name: str) -> Iterator[Any]:
-    """A file to read from, anywhere in it. What else goes wrong with it is its own fault."""
+    """Open a file for reading at any position.
+
+    Raises `Unreachable` if the storage fails, and an `AirsceneError` for any other failure.
+    """
     with ExitStack() as stack:
         with _clear("read", name):
             if is_uri(name):
@@ -104,7 +107,7 @@ def opened(name: str) -> Iterator[Any]:
 
 
 class _Source:
-    """Reading that fails is not the fault of what is read."""
+    """A file whose failed reads raise `Unreachable`: its content may be intact."""
 
     source = ""
 
@@ -121,7 +124,7 @@ class _There(_Source, io.BufferedReader): ...
 
 
 def write(name: str, data: Any) -> None:
-    """Write a file, all of it or nothing."""
+    """Write a file whole or not at all."""
     if not is_uri(name):
         with atomic(Path(name)) as temporary:
             temporary.write_bytes(data)
@@ -138,15 +141,17 @@ def write(name: str, data: Any) -> None:
 
 @cache
 def _root(scheme: str, host: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path of its root there."""
+    """The file system of a URI, and the path of its root in it."""
     system, path = _fs().FileSystem.from_uri(f"{scheme}://{host}/")
     return system, path.rstrip("/")
 
 
 def _at(uri: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path there."""
+    """The file system of a URI, and the path in it."""
     if "?" in uri:
-        raise AirsceneError(f"{uri}: options cannot be part of it (AWS_ENDPOINT_URL, say, can)")
+        raise AirsceneError(
+            f"{uri}: a URI cannot have options; set variables such as AWS_ENDPOINT_URL instead"
+        )
     words = urlsplit(uri)
     system, root = _root(words.scheme, words.netloc)
     return system, f"{root}{unquote(words.path)}".rstrip("/") or "/"
@@ -161,7 +166,7 @@ def _fs() -> ModuleType:
 
 @contextmanager
 def _clear(verb: str, name: str, kind: type[AirsceneError] = Unreachable) -> Iterator[None]:
-    """Let what goes wrong appear as one line."""
+    """Turn failures into one-line errors."""
     try:
         yield
     except FileNotFoundError:

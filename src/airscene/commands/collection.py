@@ -1,4 +1,4 @@
-"""What `airscene infer` and `airscene render` share: a job, its progress, how it ends."""
+"""Carry out a job on a collection: for `airscene infer` and `airscene render`."""
 
 import sys
 import time
@@ -6,46 +6,47 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from airscene.commands.options import screen
+from airscene.errors import many
 
 if TYPE_CHECKING:
     from airscene.bulk.jobs import Job
 
 
 def carry_out(job: "Job", out: str, engine: str) -> int:
-    """Do what is missing of a job in `out`; 2 if something could not be read, 130 if stopped."""
+    """Do the missing parts of a job; return 2 if an image was unreadable, 130 if stopped."""
     from airscene.bulk.engines import ENGINES
     from airscene.bulk.manifest import begin
     from airscene.bulk.storage import absolute
 
     console = screen(stderr=True)
-    busy = console.status("looking at what there is") if console.is_terminal else nullcontext()
+    busy = console.status("listing the source") if console.is_terminal else nullcontext()
     try:
         with busy:
             manifest = begin(absolute(out), job)
             done = {part.index: part for part in manifest.done()}
         todo = [i for i in range(len(manifest.parts)) if i not in done]
         if done and todo:
-            _say(f"{len(done):,} of {len(manifest.parts):,} parts are there; going on")
+            _say(f"resuming: {len(done):,} of {many(len(manifest.parts), 'Parquet file')} are done")
         if done and not todo:
-            _say("all is done already, for what was there when it began")
+            _say(job.finished)
         before = sum(part.rows for part in done.values())
         with _Bar(job.unit, sum(manifest.sizes), before, console) as bar:
             for part in ENGINES[engine](job, manifest, todo) if todo else ():
                 done[part.index] = part
                 bar.advance(part.rows)
     except KeyboardInterrupt:
-        _say("stopped; nothing is lost: the same command goes on")
+        _say("stopped; nothing is lost: the same command resumes the job")
         return 130
     rows, errors = (sum(getattr(p, name) for p in done.values()) for name in ("rows", "errors"))
-    text = f"{rows:,} {job.unit} in {len(done):,} part{'s' * (len(done) != 1)} in {out}"
+    text = f"{many(rows, job.unit.removesuffix('s'))} in {many(len(done), 'Parquet file')}: {out}"
     _say(f"{text}; {bar.rate}" if bar.rate else text)
     if errors:
-        _say(f"{errors:,} of them could not be read: see the column error")
+        _say(f"{errors:,} of {rows:,} {job.unit} could not be read; the column error says why")
     return 2 if errors else 0
 
 
 class _Bar:
-    """Progress for a terminal; silence in a pipe."""
+    """A progress bar on a terminal, nothing in a pipe."""
 
     def __init__(self, unit: str, total: int, done: int, console: Any):
         self.bar: Any = None
@@ -73,7 +74,7 @@ class _Bar:
             self.bar.stop()
 
     def advance(self, rows: int) -> None:
-        """So many more are done. The rate leaves out the first part, and with it the start."""
+        """Count finished rows. The rate excludes the first part, and with it the start-up."""
         if self.begun is None:
             self.begun = time.monotonic()
         else:

@@ -2,20 +2,37 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from airscene.commands.help import Help
 from airscene.commands.options import parse, screen
-from airscene.config import EVAL_SCENES, EVAL_SEED, Counts
-from airscene.errors import AirsceneError
+from airscene.config import (
+    EVAL_SCENES,
+    EVAL_SEED,
+    Counts,
+    Edges,
+    require_at_least,
+    require_not_negative,
+)
+from airscene.errors import AirsceneError, many
 from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from airscene.output.comparison import Comparison
+    from airscene.output.measures import Measures
 
-DESCRIPTION = """Two models on the same held-out scenes. The 95% interval of a difference is that of
-2,000 sets of scenes, drawn with replacement from these (a paired bootstrap)."""
+CLASSICAL = "classical"
+HELP = Help(
+    "Evaluate two models on the same held-out scenes. Each difference has a 95% interval from a "
+    "paired bootstrap with 2,000 resamples. A page shows the images on which the models disagree.",
+    examples=(
+        "compare digits digits-difference --counts 3",
+        "compare runs/cells classical --data scans",
+    ),
+    values={"data": "NAME|FOLDER"},
+)
 
 
 def compare(argv: list[str]) -> int:
@@ -25,23 +42,32 @@ def compare(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class Compare:
         a: Annotated[str, Positional]
-        """Run folder, weights file, or the name of a model that comes along."""
+        """Bundled model, run folder or weights file."""
         b: Annotated[str, Positional]
-        """Another one, for images of the same size."""
+        """Another model, for images of the same size; or the word classical: two classical methods
+        (threshold with watershed, and blob detection), tuned on A's training pictures. Then A must
+        be trained on a folder with masks, boxes or counts, and --data must name a different folder,
+        also with masks, boxes or counts."""
         data: str | None = None
-        """Data set (default: the one that A was trained on)."""
+        """Data set or folder of pictures (default: the data set of A's training)."""
         counts: Counts | None = None
         """Objects per scene, e.g. 3 or 0,1,2 (default: as in A's training)."""
         seed: int = EVAL_SEED
         """Seed of the held-out scenes."""
         scenes: int = EVAL_SCENES
-        """How many scenes."""
+        """Number of scenes."""
+        edges: Edges = "centre"
+        """With classical: which objects at the edge of the picture are counted; the rule holds for
+        found and for true objects. centre: those whose centre lies in the picture; inside: those
+        that the edge does not cut; all: every one."""
         out: Path | None = None
         """Folder for compare.html and result.json (default: runs/compare-A-B)."""
 
-    options = parse(Compare, "airscene compare", argv, description=DESCRIPTION)
-    if options.scenes < 1 or options.seed < 0:
-        raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
+        def __post_init__(self) -> None:
+            require_at_least(self, 1, "scenes")
+            require_not_negative(self, "seed")
+
+    options = parse(Compare, "airscene compare", argv, HELP)
     use_compilation_cache()
     from airscene.kinds.evaluation import Question
     from airscene.models import load
@@ -50,16 +76,26 @@ def compare(argv: list[str]) -> int:
     from airscene.runs.results import write_result
 
     names = options.a, options.b
+    question = Question(options.data, options.counts, options.seed, options.scenes, options.edges)
+    out = options.out or Path("runs") / f"compare-{Path(names[0]).stem}-{Path(names[1]).stem}"
+    if options.b == CLASSICAL:
+        a = load(options.a)
+        kind = KINDS.find(a.kind)
+        with screen(stderr=True).status("tuning classical methods"):
+            rows = kind.compare_classical(a, question)
+        _print_rows(rows, kind.measures(a), screen())
+        about = {"model": options.a, "data": options.data, "edges": options.edges}
+        print(f"result: {write_result(out, {**about, 'methods': rows})}")
+        return 0
+    if options.edges != "centre":
+        raise AirsceneError("--edges applies only to a comparison with classical")
     a, b = (load(name) for name in names)
     if a.kind != b.kind:
-        raise AirsceneError(
-            f"{names[0]} is of the kind {a.kind}, {names[1]} of {b.kind}: no common images"
-        )
-    question = Question(options.data, options.counts, options.seed, options.scenes)
+        of_a, of_b = (KINDS.find(model.kind).models for model in (a, b))
+        raise AirsceneError(f"cannot compare {of_a} ({names[0]}) with {of_b} ({names[1]})")
     with screen(stderr=True).status("evaluating"):
         made = KINDS.find(a.kind).compare(a, b, question)
     about = {"models": names, "data": options.data, "counts": options.counts, "seed": options.seed}
-    out = options.out or Path("runs") / f"compare-{Path(names[0]).stem}-{Path(names[1]).stem}"
     write_result(out, made.result | about)
     line = f"airscene compare · {made.result['scenes']:,} held-out scenes, seed {options.seed}"
     page = comparison.write_page(out / "compare.html", made, names, line)
@@ -68,8 +104,27 @@ def compare(argv: list[str]) -> int:
     return 0
 
 
+def _print_rows(rows: dict[str, dict[str, Any]], measures: "Measures", console: "Console") -> None:
+    """Print the figures of several methods, a column each, and the settings of each method."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for method in rows:
+        table.add_column(method, justify="right")
+    for name, measure in measures.items():
+        if name != "scenes" and any(name in row for row in rows.values()):
+            cells = [measure.text(row[name]) if name in row else "" for row in rows.values()]
+            table.add_row(measure.label, *cells)
+    console.print(table)
+    for method, row in rows.items():
+        if "settings" in row:
+            console.print(f"{method}: {row['settings']}", highlight=False, soft_wrap=True)
+
+
 def _print(made: "Comparison", names: tuple[str, str], console: "Console") -> None:
-    """The table for people."""
+    """Print the table."""
     from rich import box
     from rich.table import Table
 
@@ -84,7 +139,9 @@ def _print(made: "Comparison", names: tuple[str, str], console: "Console") -> No
         table.add_row(*row)
     console.print(table)
     if "disagree" in made.result:
-        parts = [f"{number} {label}" for label, number in disagreement_rows(made.result)]
-        console.print(f"images: {', '.join(parts)}", highlight=False, soft_wrap=True)
+        _, *parts = (f"{label} in {number}" for label, number in disagreement_rows(made.result))
+        text = f"{many(made.result['disagree'], 'image')} with different answers"
+        text += f": {', '.join(parts)}" if parts else ""
+        console.print(text, highlight=False, soft_wrap=True)
     for warning in made.result["warnings"]:
         console.print(f"! {warning}", style="yellow", highlight=False)

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from airscene.commands.help import Help
 from airscene.commands.options import parse, screen
 from airscene.errors import AirsceneError
 from airscene.io.cache import use_compilation_cache
@@ -13,8 +14,12 @@ from airscene.io.cache import use_compilation_cache
 if TYPE_CHECKING:
     from airscene.kinds.kind import Tick
 
-DESCRIPTION = """Two films. training.mp4: how a run learned, if it was trained with --snapshots.
-live.mp4: the model at work on moving objects, with the time that each image takes."""
+HELP = Help(
+    "Write two films. live.mp4 shows the model at work on moving objects, with the time that each "
+    "image takes. training.mp4 shows how a run learned, if it was trained with --snapshots.",
+    examples=("film digits", "film runs/filmed --seconds 10"),
+    values={"data": "NAME|FOLDER"},
+)
 
 
 def film(argv: list[str]) -> int:
@@ -24,23 +29,26 @@ def film(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class Film:
         model: Annotated[str, Positional]
-        """Run folder, weights file, or the name of a model that comes along."""
+        """Bundled model, run folder or weights file."""
         out: Path | None = None
         """Folder for the films (default: the run folder; runs/film-MODEL for other models)."""
         seed_index: int | None = None
-        """Which of the run's seeds, from 0 (default: the served one)."""
+        """Index of the run's seed to show, from 0 (default: the best seed, which is the run's
+        model)."""
         data: str | None = None
-        """Data set or folder for live.mp4 (default: what the model was trained on)."""
+        """Data set or folder of pictures for the live film (default: the training data set)."""
         seconds: float = 20.0
-        """How long live.mp4 is."""
+        """Length of the live film in seconds."""
+        format: Literal["mp4", "webp", "gif"] = "mp4"
+        """mp4 at 1280x720 pixels (needs airscene[video]), or a looping webp or gif at 640x360."""
         scenes: int = 12
-        """How many held-out scenes training.mp4 shows."""
+        """Number of held-out scenes in the training film."""
 
-    options = parse(Film, "airscene film", argv, description=DESCRIPTION)
+    options = parse(Film, "airscene film", argv, HELP)
     if not 0 < options.seconds <= 600:
         raise AirsceneError(f"--seconds must be above 0, at most 600, not {options.seconds:g}")
     if not 1 <= options.scenes <= 100:
-        raise AirsceneError(f"--scenes must lie between 1 and 100, not {options.scenes}")
+        raise AirsceneError(f"--scenes must be between 1 and 100, not {options.scenes}")
     use_compilation_cache()
     from airscene.kinds.kind import FilmRequest
     from airscene.models import load
@@ -51,17 +59,17 @@ def film(argv: list[str]) -> int:
     name = run.preset if run else Path(options.model).stem
     out = options.out or (run.path if run else Path("runs") / f"film-{name}")
     o = options
-    request = FilmRequest(out, name, o.data, o.seconds, o.scenes, o.seed_index)
+    request = FilmRequest(out, name, o.data, o.seconds, o.scenes, o.seed_index, o.format)
     for path in KINDS.find(predictor.kind).film(predictor, run, request, _bar):
         print(path)
     if run is not None and not run.snapshots():
-        print("(how it learned can be filmed of runs that were trained with --snapshots)")
+        print("no training film: the run was trained without --snapshots")
     return 0
 
 
 @contextmanager
 def _bar(name: str) -> Iterator["Tick"]:
-    """A bar on the screen while a film is made."""
+    """Show a progress bar while a film is made."""
     from rich.progress import Progress
 
     with Progress(console=screen(stderr=True), transient=True) as bar:

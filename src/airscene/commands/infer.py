@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from airscene.commands.help import Help
 from airscene.commands.options import parse, screen
-from airscene.errors import AirsceneError
+from airscene.config import Edges
+from airscene.errors import AirsceneError, many
 from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
@@ -18,59 +20,90 @@ if TYPE_CHECKING:
 Named = tuple[str, "np.ndarray"]
 BATCH = 256
 MOST_AT_ONCE = 20_000_000
-"""Pixels that are held in memory."""
+"""Pixels held in memory."""
 STDIN = "-"
+ENDINGS = {".csv": "csv", ".parquet": "parquet"}
+"""Formats that the ending of --out chooses."""
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
-"""Endings of what is one file; any other name given as --out is that of a folder."""
+"""Endings of files; any other name given as --out is a folder."""
+HELP = Help(
+    "Find the objects in images: how many there are, where, and what they look like. The result is "
+    "one line of JSON or one table row for each image. Unreadable files are skipped and listed on "
+    "stderr (if --out is a folder: in the column named error), and the exit status is then 2.",
+    examples=(
+        "infer digits picture.png --overlay seen",
+        "infer runs/cells 'scans/*.tif' --format csv --out table.csv",
+    ),
+    values={"out": "PATH"},
+    common=["format", "out", "overlay", "whole", "edges", "max_objects"],
+)
 
 
 def infer(argv: list[str]) -> int:
-    """Write the scenes in images: one line of JSON each, or a table."""
+    """Write the scenes in images: one line of JSON for each, or a table."""
     from tyro.conf import Positional
 
     @dataclass(frozen=True)
     class Infer:
         model: Annotated[str, Positional]
-        """Run folder, or the name of a model that comes along."""
+        """Bundled model (airscene models lists them), run folder or weights file."""
         images: Annotated[tuple[str, ...], Positional]
-        """Image files, folders of them, patterns such as 'scans/*.tif', or - for an image on
-        standard input. PNG, JPEG, TIFF, BMP, GIF, WebP, PPM, NPY or NPZ, grey or colour, 8 or 16
-        bit; stacks of images are read one by one. With a folder as --out also Parquet and tar
-        files, and URIs (s3://, gs://, hdfs://)."""
+        """Image files, folders, patterns such as 'scans/*.tif', or - for standard input. PNG, JPEG,
+        TIFF, BMP, GIF, WebP, PPM, NPY or NPZ; grey or colour, 8 or 16 bit; every image of a stack
+        is read. If --out is a folder: also Parquet and tar files, and URIs (s3://, gs://,
+        hdfs://)."""
         format: Literal["jsonl", "csv", "parquet"] | None = None
-        """jsonl (the default): a line of JSON for each image, with everything; csv: a row for each
-        image, with its count and boxes; parquet: as jsonl, as a table (needs pyarrow)."""
+        """jsonl: one line of JSON for each image, with everything. csv: one row for each image,
+        with its count and boxes. parquet: a table of the JSON fields (needs pyarrow). By default,
+        the ending of --out decides; otherwise jsonl."""
         out: str | None = None
-        """File to write to (default: standard output). For large collections a folder (a name
-        without a file's ending), or its URI: it is filled with Parquet files, part by part, and the
-        same command goes on where it was stopped."""
+        """File to write (default: standard output). A name that ends in .jsonl, .json, .csv,
+        .parquet or .txt is a file, and so is any name with --format jsonl or csv. Any other name,
+        or a URI, is a folder for the Parquet files of a large collection. If such a job is
+        interrupted, the same command resumes it."""
         engine: Literal["process", "ray"] | None = None
-        """What works on a collection: this process (the default), or Ray (airscene[ray]) on all
-        cores and GPUs of this machine, or of the cluster at RAY_ADDRESS."""
+        """For a folder as --out: work in this process (the default), or with Ray (airscene[ray]) on
+        all cores and GPUs of this machine or of the cluster at RAY_ADDRESS."""
         part: int = 4_096
-        """Images in a part of a collection."""
+        """If --out is a folder: number of images in each Parquet file written."""
         image_column: str | None = None
-        """The column of images in Parquet files, where it has no usual name."""
+        """Column of images, in Parquet files given as IMAGE (default: image, or another common
+        name)."""
         id_column: str | None = None
-        """The column of names in Parquet files, where it has no usual name."""
+        """Column of image names, in Parquet files given as IMAGE (default: id, or another common
+        name)."""
         overlay: Path | None = None
-        """Folder for pictures with the windows drawn: first red, second green, third blue. For a
-        model of a renderer: the image beside the scene rendered again."""
+        """Folder for pictures with a square around each object: first red, second green, third
+        blue. Models trained on tiles draw the outline of each object instead. Models of 3D scenes
+        (objects, tabletop): the image beside the rendered scene."""
+        whole: bool = False
+        """Read pictures at the scale of training, however large they are and however many objects
+        they have. Without it, pictures are resized to the model's size. Models trained on tiles
+        (airscene train folder, for large pictures) always read at the scale of training."""
         tile: bool = False
-        """Cut large pictures into overlapping tiles at the scale of training, and merge what is
-        found: counts any number of objects. Without it, pictures are resized to the model's."""
+        """Another name for --whole."""
         tile_size: int | None = None
-        """Side of a tile in pixels of the picture (default: as in training); implies --tile."""
+        """For objects of another size than in training: a square of the picture with this side in
+        pixels is resized to the model's image. Choose it so that objects then have the size they
+        had in training (default: as in training). Implies --whole."""
+        edges: Edges = "centre"
+        """With --whole: which objects at the edge of the picture are counted. centre: those whose
+        centre lies in the picture; inside: those that the edge does not cut; all: every one."""
         max_objects: int | None = None
-        """Most objects to look for (default: as in training). Models with the difference core count
-        further than they were trained to."""
+        """Maximum number of objects to look for in an image or tile (default: as in training). Only
+        models with the difference network (the bundled digits-difference, and models from airscene
+        train folder) can count more than in training."""
         canvas: int | None = None
-        """Side in pixels of a square canvas for larger images with objects of the size of training
-        (difference core only; default: images are resized to the model's own)."""
+        """Resize images to squares of this side in pixels instead of to the model's size. Choose it
+        so that objects are as large in pixels as in training (only with the difference network)."""
 
-    options = parse(Infer, "airscene infer", argv, description="What is in these images?")
+    options = parse(Infer, "airscene infer", argv, HELP)
     if not options.images:
-        raise AirsceneError("no image given: airscene infer MODEL IMAGE…")
+        raise AirsceneError(
+            f"no image given for the model {options.model}: airscene infer MODEL IMAGE…"
+        )
+    if options.canvas and _asks_whole(options):
+        raise AirsceneError("--canvas and --whole exclude each other")
     use_compilation_cache()
     table = options.format in (None, "parquet")
     if options.engine or (table and options.out and _is_folder(options.out)):
@@ -80,23 +113,34 @@ def infer(argv: list[str]) -> int:
 
     for source in options.images:
         if is_uri(source) or source.endswith((".tar", ".parquet")):
-            raise AirsceneError(f"what is in {source} is written into a folder: --out FOLDER")
+            raise AirsceneError(f"{source} needs a folder for its results: --out FOLDER")
     work, out = Work(options), None if options.out is None else Path(options.out)
-    with writer(options.format or "jsonl", out, work.predictor.schema) as add, work.bar():
+    form = options.format or ENDINGS.get("" if out is None else out.suffix, "jsonl")
+    if out is not None:
+        work.spare(out)
+    with writer(form, out, work.predictor.schema) as add, work.bar():
         found = False
         for name, image, scene in work.results():
             found = True
+            work.count(scene)
             add(name, scene)
             work.note(name, image, scene)
             if options.overlay is not None:
                 work.overlay(name, image, scene)
         if not found and out is not None:
-            raise AirsceneError(f"no image could be read; {out} is left as it was")
+            raise AirsceneError(f"no image could be read; {out} is unchanged")
+    if work.images:
+        _say(work.summary(options.out))
     return 2 if work.bad else 0
 
 
+def _asks_whole(options: Any) -> bool:
+    """Whether pictures are to be read at the scale of training, by any name of the option."""
+    return options.whole or options.tile or options.tile_size is not None
+
+
 def _is_folder(out: str) -> bool:
-    """Whether a name is that of a folder; of what is not there yet, unless it ends as files do."""
+    """Whether --out is a folder: an existing one, a URI, or a name without the ending of a file."""
     from airscene.bulk.storage import is_uri
 
     path = Path(out)
@@ -108,23 +152,28 @@ def _is_folder(out: str) -> bool:
 
 
 def _collection(options: Any) -> int:
-    """Images in, a folder of Parquet files out."""
+    """Write the results of a collection as a folder of Parquet files."""
     from airscene.bulk.inference import Infer
     from airscene.bulk.storage import absolute
     from airscene.commands.collection import carry_out
 
     table = options.format in (None, "parquet")
     if options.out is None or not _is_folder(options.out) or not table:
-        raise AirsceneError("a collection is written as Parquet into a folder: --out FOLDER")
-    if options.tile or options.tile_size or options.overlay or STDIN in options.images:
-        raise AirsceneError("with a folder as --out, there is no --tile, no --overlay and no -")
+        raise AirsceneError("--engine writes Parquet files into a folder: --out FOLDER")
+    whole = _asks_whole(options) or options.edges != "centre"
+    if whole or options.overlay or STDIN in options.images:
+        raise AirsceneError(
+            "a folder as --out does not work with --whole, --overlay or standard input"
+        )
     for source in options.images:
         if f"{absolute(options.out)}/".startswith(f"{absolute(source)}/"):
-            raise AirsceneError(f"--out {options.out} is where the images are: name another")
+            raise AirsceneError(
+                f"--out {options.out} lies inside the folder of the images: choose another"
+            )
     if options.engine == "ray":
         import jax
 
-        jax.config.update("jax_platforms", "cpu")  # the devices are for those that work
+        jax.config.update("jax_platforms", "cpu")  # leaves the devices to the workers
     job = Infer(
         options.model,
         options.images,
@@ -138,27 +187,34 @@ def _collection(options: Any) -> int:
 
 
 class Work:
-    """Images in, scenes out; what cannot be read is said and counted."""
+    """Images in, scenes out; unreadable images are reported and counted."""
 
     def __init__(self, options: Any):
-        from airscene.models import load
+        from airscene.models import load, resolve
 
-        self.options, self.bad = options, 0
+        self.options, self.bad, self.images, self.objects = options, 0, 0, 0
         self.predictor = load(options.model, options.max_objects, options.canvas)
-        self.tiled = options.tile or options.tile_size is not None
+        self.whole = _asks_whole(options) or self.predictor.reads_whole
+        if options.edges != "centre" and not self.whole:
+            raise AirsceneError("--edges applies only to pictures that are read with --whole")
         self.files = self._files()
+        self._inputs = {_identity(file) for file in self.files if file != STDIN}
+        self._inputs.add(_identity(resolve(options.model)))
         self._bar = self._task = None
         self._taken: set[str] = set()
-        for caveat in self.predictor.caveats(options.model, self.tiled):
+        for caveat in self.predictor.caveats(options.model, self.whole):
             _say(caveat)
 
     def _files(self) -> list[Any]:
-        """What the words name. A word that names nothing is said; alone, it is an error."""
-        from airscene.io.images import find_files
+        """Find the files. A name without a file is reported; a single such name is an error."""
+        from airscene.io.images import find_files, is_truth
 
         found: list[Any] = []
         overlays = self.options.overlay and self.options.overlay.resolve()
+        several = len(self.options.images) > 1  # a pattern that the shell expanded, say
         for word in self.options.images:
+            if several and is_truth(Path(word)):
+                continue
             try:
                 found += [STDIN] if word == STDIN else find_files([word])
             except AirsceneError as error:
@@ -169,16 +225,21 @@ class Work:
         folders = {f.parent.resolve() for f in found if f != STDIN}
         if overlays in folders:
             raise AirsceneError(
-                f"--overlay {self.options.overlay} is where the images are: name another"
+                f"--overlay {self.options.overlay} contains the images: choose another folder"
             )
         return found
+
+    def spare(self, out: Path) -> None:
+        """Refuse to write over an image or the model, also by another name of the same file."""
+        if out.exists() and _identity(out) in self._inputs:
+            raise AirsceneError(f"{out} is one of the inputs and would be replaced: choose another")
 
     def _skip(self, why: str) -> None:
         _say(why)
         self.bad += 1
 
     def bar(self) -> AbstractContextManager[Any]:
-        """Progress for a terminal that shows nothing else; silence in a pipe."""
+        """A progress bar on a terminal that shows nothing else, none in a pipe."""
         import contextlib
 
         console = screen(stderr=True)
@@ -192,11 +253,15 @@ class Work:
         return self._bar
 
     def results(self) -> Iterator[tuple[str, "np.ndarray", Any]]:
-        """Names, images and scenes, in order."""
-        for part in _batches(self._images(), 1 if self.tiled else BATCH):
+        """Yield names, images and scenes, in order."""
+        for part in _batches(self._images(), 1 if self.whole else BATCH):
             pictures = [image for _, image in part]
-            if self.tiled:
-                scenes = [self.predictor.infer_tiled(pictures[0], self.options.tile_size)]
+            if self.whole:
+                scenes = [
+                    self.predictor.infer_picture(
+                        pictures[0], self.options.tile_size, self.options.edges
+                    )
+                ]
             else:
                 scenes = self.predictor.infer_batch(pictures)
             for (name, image), scene in zip(part, scenes, strict=True):
@@ -226,24 +291,37 @@ class Work:
             self._skip(f"{'standard input' if file == STDIN else file}: {error}")
             return []
 
+    def count(self, scene: Any) -> None:
+        """Add a scene to the summary."""
+        self.images += 1
+        self.objects += scene.count
+
+    def summary(self, out: str | None) -> str:
+        """Return the last line of output: images, objects, where they are, inputs skipped."""
+        text = f"{many(self.images, 'image')}, {many(self.objects, 'object')}"
+        text += f": {out}" if out else ""
+        return text + (f"; {many(self.bad, 'input')} skipped" if self.bad else "")
+
     def note(self, name: str, image: "np.ndarray", scene: Any) -> None:
-        """Mark an answer that is not to be trusted."""
-        doubt = self.predictor.doubt(image, scene, self.tiled)
+        """Report a result that should not be trusted."""
+        doubt = self.predictor.doubt(image, scene, self.whole)
         if doubt:
             _say(f"{name}: {doubt}")
 
     def overlay(self, name: str, image: "np.ndarray", scene: Any) -> None:
-        """Draw what was found into a picture of its own."""
+        """Write a picture with the result drawn over the image."""
         from PIL import Image
 
         from airscene.io.files import atomic
 
+        path = self.options.overlay / f"{self._free(name)}.png"
+        self.spare(path)
         picture = self.predictor.overlay(image, scene)
-        with atomic(self.options.overlay / f"{self._free(name)}.png") as temporary:
+        with atomic(path) as temporary:
             Image.fromarray(picture).save(temporary, "PNG")
 
     def _free(self, name: str) -> str:
-        """A name for a picture: the image's own; its folder's and a number, too, if it is taken."""
+        """Return a free name: the image's, else with its folders, else with a number as well."""
         path = Path(name)
         stem = path.stem + (f"-{name.rsplit('#', 1)[1]}" if "#" in path.suffix else "")
         longer = "-".join(part for part in (*path.parent.parts, stem) if part not in ("/", ".."))
@@ -253,13 +331,22 @@ class Work:
         return free
 
 
+def _identity(file: Path) -> tuple[int, int] | str:
+    """What identifies a file, whatever its name: links lead to the same file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return str(file)  # reported when it is read
+    return found.st_dev, found.st_ino
+
+
 def _outside(file: Path, folder: Path | None) -> bool:
-    """Not among the pictures that an earlier call has drawn."""
+    """Whether a file is not among the overlays of an earlier call."""
     return folder is None or folder not in file.resolve().parents or file.parent.resolve() == folder
 
 
 def _batches(items: Iterable[Named], most: int) -> Iterator[list[Named]]:
-    """As many images at a time as the compiled program takes, but not too many pixels."""
+    """Group images into batches of at most `most` images and about MOST_AT_ONCE pixels."""
     part, pixels = [], 0
     for item in items:
         part.append(item)

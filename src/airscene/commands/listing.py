@@ -5,28 +5,33 @@ from airscene.config import options as as_options
 
 
 def models(argv: list[str]) -> int:
-    """List the models that come along."""
-    no_options(argv, "models", "The models that come along, and how they were trained.")
-    from airscene.models import bundled, load_note
+    """List the bundled models."""
+    no_options(
+        argv,
+        "models",
+        "List the bundled models: what each is for, how good it is, and how it was trained.",
+    )
+    from airscene.models import DESCRIPTIONS, bundled, load_note
 
     for name, path in bundled().items():
         note = load_note(path)
         settings = as_options(note["settings"])
         right, elbo = note["held_out_count_accuracy"], note["held_out_elbo"]
         known = (
-            f"{100 * right:.1f}% of held-out counts right"
+            f"{100 * right:.1f}% of counts right on held-out scenes at the end of training"
             if right is not None
-            else f"ELBO {elbo:.0f}"
+            else f"ELBO {elbo:.0f} nats on held-out scenes at the end of training"
         )
-        print(f"{name:17} {known}; {path.stat().st_size >> 10} KB")
+        print(f"{name:17} {DESCRIPTIONS[name]}")
+        print(f"{'':17} {known}; {path.stat().st_size >> 10} KB")
         print(f"{'':17} {note['command']}{settings} (seed {note['seed']})")
-        print(f"{'':17} {path}")
+    print(f"\n{len(bundled())} models. To use one: airscene infer digits picture.png")
     return 0
 
 
 def data(argv: list[str]) -> int:
     """List the data sets."""
-    no_options(argv, "data", "The data sets, and where they lie.")
+    no_options(argv, "data", "List the data sets and where their files are.")
     from airscene.data import DATASETS
 
     for name, dataset in DATASETS.items():

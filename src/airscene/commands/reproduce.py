@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airscene.commands.help import Help
 from airscene.commands.options import parse, screen
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, no_such
 from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
@@ -18,53 +19,59 @@ RESULTS = Path("results")
 
 @dataclass(frozen=True)
 class Reproduce:
-    """The options."""
+    """Options of `airscene reproduce`."""
 
     seeds: int | None = None
-    """Seeds of every model (default: the result's own number). --quick has one."""
+    """Number of seeds to train for each model (default: depends on the result; --quick uses
+    one)."""
     quick: bool = False
-    """Each result in two minutes on a CPU at most: with the models that come along, or trained
-    small."""
+    """Use the bundled models or train small ones: at most two minutes for each result on a CPU."""
     out: Path | None = None
-    """Folder for runs, tables, figures and page (default: results/RESULT, or results/RESULT-quick;
-    of `all`: results). What is there already is not trained again; what was stopped goes on."""
+    """Folder for runs, tables, figures and the page. Finished runs are kept, and interrupted ones
+    are resumed."""
 
 
 def reproduce(argv: list[str]) -> int:
-    """Train, measure and draw a result of the paper, or all of them."""
+    """Reproduce a result of the paper, or all of them."""
     from airscene.experiments import EXPERIMENTS
 
     names = {name: e.description for name, e in EXPERIMENTS.items()} | {
-        "all": "All of these, and a gallery of them"
+        "all": "All results, and a page that shows them together"
     }
     if not argv or argv[0].startswith("-"):
         lines = [f"  {name:15} {said}" for name, said in names.items()]
         usage = "usage: airscene reproduce RESULT [--quick] [--seeds K] [--out FOLDER]"
-        print("\n".join([usage, "", "results:", *lines]))
-        return 0 if argv and argv[0] in ("-h", "--help") else 2
+        more = (
+            "--quick uses the bundled models or trains small ones: at most two minutes a result.\n"
+        )
+        more += "options: airscene reproduce RESULT --help"
+        head = "results of the AIR paper (Eslami et al., 2016):"
+        print("\n".join([usage, "", head, *lines, "", more]))
+        return 0 if argv and argv[0] in ("-h", "--help", "--help-all") else 2
     name = argv[0]
     if name not in names:
-        raise AirsceneError(f"no result {name!r}; there are {', '.join(names)}")
-    said = f"{names[name]}."
-    options = parse(Reproduce, f"airscene reproduce {name}", argv[1:], description=said)
+        raise no_such("result", name, names)
+    out = "results" if name == "all" else f"results/{name}; with --quick: results/{name}-quick"
+    about = Help(f"{names[name]}.", examples=(f"reproduce {name} --quick",), defaults={"out": out})
+    options = parse(Reproduce, f"airscene reproduce {name}", argv[1:], about)
     if options.seeds is not None and options.seeds < 1:
         raise AirsceneError(f"--seeds must be at least 1, not {options.seeds}")
     if options.seeds is not None and options.quick:
-        raise AirsceneError("--quick has one seed: leave out --seeds, or --quick")
+        raise AirsceneError("--quick uses one seed: remove --seeds or --quick")
     if options.seeds is not None and name != "all" and EXPERIMENTS[name].seeds is None:
-        raise AirsceneError(f"{name} trains nothing: leave out --seeds")
+        raise AirsceneError(f"{name} trains nothing: remove --seeds")
     use_compilation_cache()
     try:
         status = _all(options, screen()) if name == "all" else _one(name, options, screen())
     except KeyboardInterrupt:
         status = 130
     if status == 130:
-        print(f"Stopped; nothing is lost. Go on with:\n  airscene reproduce {shlex.join(argv)}")
+        print(f"Stopped; nothing is lost. Continue with:\n  airscene reproduce {shlex.join(argv)}")
     return status
 
 
 def _one(name: str, options: Any, console: "Console") -> int:
-    """One result, into its folder and the gallery around it."""
+    """Write one result and update the gallery around it."""
     from airscene.experiments import gallery
 
     out = options.out or RESULTS / gallery.folder(name, options.quick)
@@ -78,7 +85,7 @@ def _one(name: str, options: Any, console: "Console") -> int:
 
 
 def _all(options: Any, console: "Console") -> int:
-    """Every result in turn. What cannot be made is said, and the others go on."""
+    """Write every result; one that fails is reported, and the rest continue."""
     from airscene.experiments import EXPERIMENTS, gallery
 
     folder, failed = options.out or RESULTS, False
@@ -87,7 +94,7 @@ def _all(options: Any, console: "Console") -> int:
         try:
             done = gallery.make_once(name, folder, options.seeds, options.quick, console)
         except AirsceneError as error:
-            print(f"airscene: {name} was not made: {error}", file=sys.stderr)
+            print(f"airscene: {name} failed: {error}", file=sys.stderr)
             failed = True
             continue
         finally:

@@ -4,15 +4,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from airscene.commands.help import Help
 from airscene.commands.options import parse, screen
-from airscene.config import EVAL_SCENES, EVAL_SEED, Counts
-from airscene.errors import AirsceneError
+from airscene.config import (
+    EVAL_SCENES,
+    EVAL_SEED,
+    Counts,
+    Edges,
+    require_at_least,
+    require_not_negative,
+)
+from airscene.errors import many
 from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from airscene.output.measures import Measures
+
+EVAL_HELP = Help(
+    "Evaluate a model on held-out scenes: counts, boxes and ELBO (how well the model explains the "
+    "images, in nats; higher is better), as a table and in result.json.",
+    examples=("eval digits --counts 3", "eval runs/cells --data scans"),
+    values={"data": "NAME|FOLDER"},
+)
+REPORT_HELP = Help(
+    "Write the report.html of a run again: learning curves, reconstructions, confusion matrix.",
+    examples=("report runs/digits",),
+)
 
 
 def evaluate(argv: list[str]) -> int:
@@ -22,28 +41,37 @@ def evaluate(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class Eval:
         model: Annotated[str, Positional]
-        """Run folder, or the name of a model that comes along."""
+        """Bundled model, run folder or weights file."""
         data: str | None = None
-        """Data set, or a folder of pictures; a counts.csv in it (columns file, count) says how many
-        objects they have. For a model of a renderer: a folder with a mesh of each kind (cup.obj and
-        so on), shown with textures and shadows. Default: what the model was trained on."""
+        """Data set, or folder of pictures with known objects: either NAME_masks.tif beside each
+        NAME.tif (0 for the background, a different number for each object), or boxes.csv (file, x0,
+        y0, x1, y1), or counts.csv (file, count); default: the data set of training. For models of
+        3D scenes (objects, tabletop): a folder with one mesh file per kind, such as cup.obj; the
+        held-out scenes are rendered from these meshes, with textures and shadows."""
         counts: Counts | None = None
         """Objects per scene, e.g. 3 or 0,1,2 (default: as in training)."""
         seed: int = EVAL_SEED
         """Seed of the held-out scenes."""
         scenes: int = EVAL_SCENES
-        """How many scenes."""
+        """Number of scenes."""
+        edges: Edges = "centre"
+        """For pictures with known masks or boxes: which objects at the edge of the picture are
+        counted; the rule holds for found and for true objects. centre: those whose centre lies in
+        the picture; inside: those that the edge does not cut; all: every one."""
         max_objects: int | None = None
-        """Most objects to look for, e.g. more than in training (default: as in training)."""
+        """Maximum number of objects to look for (default: as in training)."""
         canvas: int | None = None
-        """Side in pixels of a square canvas other than that of training (difference core only)."""
+        """Side in pixels of square scenes that are larger than in training (only with the
+        difference network; default: the size of training)."""
         out: Path | None = None
-        """Folder for result.json (default: the run folder; runs/eval-MODEL for a bundled model or
-        where the options above are not the usual ones)."""
+        """Folder for result.json (default: the run folder; runs/eval-MODEL for bundled models and
+        for runs evaluated with any of the options above)."""
 
-    options = parse(Eval, "airscene eval", argv, description="Evaluate on held-out scenes.")
-    if options.scenes < 1 or options.seed < 0:
-        raise AirsceneError("--scenes must be at least 1 and --seed must not be negative")
+        def __post_init__(self) -> None:
+            require_at_least(self, 1, "scenes")
+            require_not_negative(self, "seed")
+
+    options = parse(Eval, "airscene eval", argv, EVAL_HELP)
     use_compilation_cache()
     from airscene.kinds.evaluation import Question
     from airscene.models import load
@@ -53,7 +81,7 @@ def evaluate(argv: list[str]) -> int:
 
     predictor = load(options.model, options.max_objects, options.canvas)
     run, kind = run_of(options.model), KINDS.find(predictor.kind)
-    question = Question(options.data, options.counts, options.seed, options.scenes)
+    question = Question(options.data, options.counts, options.seed, options.scenes, options.edges)
     with (
         screen(stderr=True).status("evaluating"),
         kind.evaluator(predictor, question) as evaluator,
@@ -71,7 +99,7 @@ def evaluate(argv: list[str]) -> int:
 
 
 def report(argv: list[str]) -> int:
-    """Write a run's report again."""
+    """Write the report of a run again."""
     from tyro.conf import Positional
 
     @dataclass(frozen=True)
@@ -79,7 +107,7 @@ def report(argv: list[str]) -> int:
         run: Annotated[Path, Positional]
         """Run folder."""
 
-    options = parse(Report, "airscene report", argv, description="Write report.html for a run.")
+    options = parse(Report, "airscene report", argv, REPORT_HELP)
     use_compilation_cache()
     from airscene.runs.results import report_run
     from airscene.runs.run import Run
@@ -87,20 +115,21 @@ def report(argv: list[str]) -> int:
     run = Run.open(options.run)
     with screen(stderr=True).status("evaluating and writing the report"):
         page, _, _ = report_run(run)
-    print(page)
+    print(f"report: {page}")
     return 0
 
 
 def print_result(result: dict[str, Any], measures: "Measures", console: "Console") -> None:
-    """The figures as a table for people."""
+    """Print the figures as a table."""
     import numpy as np
     from rich import box
     from rich.table import Table
 
     seeds = result.get("per_seed", {})
     several = len(seeds.get("seed", ())) > 1
-    title = f"{result['scenes']:,} held-out scenes"
-    title += f"; seed {result['served_seed']} is served" if several else ""
+    what = "picture" if "objects_true" in result else "held-out scene"
+    title = many(result["scenes"], what)
+    title += f"; the model is seed {result['served_seed']}" if several else ""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=several)
     table.add_column("", no_wrap=True)
     table.add_column(f"seed {result['served_seed']}" if several else "", justify="right")

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from airscene.commands.help import Help
 from airscene.commands.options import parse, screen
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 from airscene.io.cache import use_compilation_cache
 
 if TYPE_CHECKING:
@@ -13,33 +14,39 @@ if TYPE_CHECKING:
 
     from airscene.runs.sweep import Sweep
 
+HELP = Help(
+    "Train a preset with every combination of some settings. Writes a run folder for each "
+    "combination, sweep.csv and sweep.png.",
+    examples=("sweep digits --set object-cost=10,20,40 --set anneal=500,1000 --seeds 3",),
+    values={"set": "SETTING=VALUES"},
+)
+
 
 def sweep(argv: list[str]) -> int:
-    """Train a preset under every combination of some settings' values."""
+    """Train a preset with every combination of some settings."""
     from tyro.conf import Positional, UseAppendAction
 
     @dataclass(frozen=True)
     class Options:
         preset: Annotated[str, Positional]
-        """What to train (see airscene train)."""
+        """Preset to train (airscene train lists them); for your own pictures: folder, with --set
+        path=FOLDER."""
         set: Annotated[tuple[str, ...], UseAppendAction] = ()
-        """SETTING=VALUE,VALUE,… for a setting of airscene train PRESET; may be given several times:
-        every combination is trained. Values that are lists themselves are separated by semicolons:
-        "counts=0,1;0,1,2". A single value holds for all."""
+        """SETTING=VALUE,VALUE,… for a setting of airscene train PRESET (required; may be repeated).
+        A single value applies to all combinations. If the values are themselves lists, put
+        semicolons between them: "counts=0,1;0,1,2"."""
         seeds: int | None = None
-        """Seeds of each combination (default: as the preset has it)."""
+        """Number of seeds to train for each combination (default: as in the preset)."""
         out: Path | None = None
-        """Folder to write (default: sweeps/PRESET); the same command goes on where it was
-        stopped."""
+        """Folder to write (default: sweeps/PRESET). The same command resumes an interrupted
+        sweep."""
         engine: Literal["process", "ray"] = "process"
-        """What trains: this process, or Ray (airscene[ray]) on all cores or GPUs of this machine,
-        or of the cluster at RAY_ADDRESS. What differs in numbers alone is trained by one program in
-        any case."""
+        """Train in this process, or with Ray (airscene[ray]) on all cores or GPUs of this machine
+        or of the cluster at RAY_ADDRESS."""
 
-    text = "Train a preset under every combination of some settings' values."
-    options = parse(Options, "airscene sweep", argv, description=text)
+    options = parse(Options, "airscene sweep", argv, HELP)
     if not options.set:
-        raise AirsceneError("what is to be swept? --set SETTING=VALUE,VALUE,…")
+        raise AirsceneError("no setting to sweep: add --set SETTING=VALUE,VALUE,…")
     use_compilation_cache()
     from airscene.runs import sweep as sweep_
 
@@ -53,7 +60,7 @@ def sweep(argv: list[str]) -> int:
     except KeyboardInterrupt:
         done = False
     if not done:
-        console.print("Stopped; nothing is lost: the same command goes on.")
+        console.print("Stopped; nothing is lost: the same command resumes the sweep.")
         return 130
     _conclude(work, console)
     return 0
@@ -87,15 +94,14 @@ def _by_ray(work: "Sweep", console: "Console") -> bool:
 
 
 def _begin(work: "Sweep", console: "Console") -> list[int]:
-    """Say what will be done: the groups that are missing."""
+    """Print the plan, and return the groups that are still to train."""
     todo, total = work.todo(), len(work.groups)
     seeds = work.cells[0].config.seeds
-    text = (
-        f"sweeping {work.preset}: {_many(len(work.cells), 'cell')} of {_many(seeds, 'seed')}, in "
-    )
-    text += f"{_many(total, 'program')}, into {work.path}"
+    text = f"sweeping {work.preset}: {many(len(work.cells), 'combination')} with "
+    text += f"{many(seeds, 'seed')} each, in {many(total, 'group')} of combinations that train "
+    text += f"together, into {work.path}"
     if len(todo) < total:
-        text += f"; {total - len(todo)} of them done already" if todo else "; all is done already"
+        text += f"; {total - len(todo)} already done" if todo else "; all already done"
     console.print(text, highlight=False, soft_wrap=True)
     return todo
 
@@ -105,12 +111,8 @@ def _names(cells: list[Any]) -> str:
     return ", ".join(names if len(names) < 7 else [*names[:5], f"and {len(names) - 5} more"])
 
 
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def _conclude(work: "Sweep", console: "Console") -> None:
-    """The table on the screen, sweep.csv and sweep.png."""
+    """Print the table, and write sweep.csv and sweep.png."""
     from airscene.experiments.tables import csv_text
     from airscene.io.files import atomic, write_text
     from airscene.output import figures
@@ -148,5 +150,5 @@ def _print(work: "Sweep", rows: list[dict[str, Any]], console: "Console") -> Non
         table.add_row(*settings, *figures, f"{mine[0]['seconds']:,.0f}")
     console.print(table)
     if any(len(cells) > 1 for cells in work.groups):
-        said = "cells that train together have the seconds of all of them"
+        said = "combinations that were trained together show their total time"
         console.print(said, style="dim", highlight=False)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from airscene.air.config import TrainConfig
-from airscene.commands.options import parse, screen
+from airscene.commands.help import Help
+from airscene.commands.options import parse, screen, working
 from airscene.commands.results import print_result
-from airscene.config import DataConfig, RunConfig, differences, flat
+from airscene.config import RunConfig, differences, flat
+from airscene.config import options as as_options
 from airscene.errors import AirsceneError
 from airscene.io.cache import use_compilation_cache
 from airscene.registry import kind_of, preset, presets
@@ -26,19 +28,20 @@ class Train(Generic[C]):
 
     training: C
     out: Path | None = None
-    """Run folder to write (default: runs/PRESET, or runs/PRESET-2 and so on)."""
+    """Run folder to write."""
     resume: bool = False
-    """Go on with the run in --out where it stopped; start it if there is none."""
+    """Continue the run in the run folder; start it if there is none."""
     checkpoint_seconds: float = 30.0
-    """Seconds between checkpoints, from which a run that was killed goes on."""
+    """Seconds between checkpoints. A killed run resumes from the last one."""
     devices: int | Literal["auto"] = "auto"
-    """How many devices to train on: all that divide seeds and batch to any use, or a number."""
+    """Number of devices (GPUs, or the CPU) to train on. auto: as many as can share the seeds and
+    batches evenly."""
     coordinator: str | None = None
-    """HOST:PORT of process 0, if several processes train together."""
+    """Address of process 0, for training with several processes."""
     processes: int | None = None
-    """How many processes train together (default: as Slurm or Open MPI say; 1: this one alone)."""
+    """Number of processes that train together (default: from Slurm or Open MPI, else 1)."""
     process_id: int | None = None
-    """Which of them this is, from 0 (default: as Slurm, Open MPI or Kubernetes say)."""
+    """Index of this process, from 0 (default: from Slurm, Open MPI or Kubernetes)."""
     connect_seconds: float = 300.0
     """Seconds to wait for the other processes."""
 
@@ -47,15 +50,20 @@ def train(argv: list[str]) -> int:
     """Train a preset into a run folder."""
     if not argv or argv[0].startswith("-"):
         lines = [f"  {name:17} {p.description}" for name, p in presets().items()]
-        text = "usage: airscene train PRESET [options]   (airscene train PRESET --help lists them)"
-        print("\n".join([text, "", "presets:", *lines]))
-        return 0 if argv and argv[0] in ("-h", "--help") else 2
+        usage = "usage: airscene train PRESET [options]"
+        more = "The paper: Eslami et al., Attend, Infer, Repeat (2016).\n\n"
+        more += "options of a preset: airscene train PRESET --help\n"
+        more += "example: airscene train digits --seeds 4"
+        print("\n".join([usage, "", "presets:", *lines, "", more]))
+        return 0 if argv and argv[0] in ("-h", "--help", "--help-all") else 2
     name, words, path = argv[0], argv[1:], None
+    if name not in presets() and Path(name).is_dir():
+        raise AirsceneError(f"to train on your own pictures: airscene train folder {name}")
     usual = preset(name)
     if name == "folder" and words and not words[0].startswith("-"):
         path, words = words[0], words[1:]
-    elif name == "folder" and not {"-h", "--help"} & set(words):
-        raise AirsceneError("which folder? airscene train folder PATH")
+    elif name == "folder" and not {"-h", "--help", "--help-all"} & set(words):
+        raise AirsceneError("no folder given: airscene train folder PATH")
     options = _parse(name, words, usual)
     use_compilation_cache()
     from airscene.runs.run import Run
@@ -82,62 +90,83 @@ def train(argv: list[str]) -> int:
         try:
             return _train(run, options)
         except KeyboardInterrupt:
-            began = (run.path / "config.json").is_file()  # else there is nothing to go on with
-            stopped = f"\nStopped. Go on with:\n  {run.command()}" if began else "\nStopped."
+            began = (run.path / "config.json").is_file()  # else there is nothing to continue
+            stopped = f"\nStopped. Continue with:\n  {run.command()}" if began else "\nStopped."
             processes.leave(130, stopped)
             print(stopped)
             return 130
 
 
 def _parse(name: str, words: list[str], default: RunConfig) -> "Train[Any]":
-    description = f"Train `{name}`: {presets()[name].description}."
-    kind = Train[type(default)]
-    return parse(kind, f"airscene train {name}", words, Train(default), description)
+    chosen, folder = presets()[name], name == "folder"
+    what = f"on {chosen.description}" if folder else f"the preset {name}: {chosen.description}"
+    out = f"runs/{name}, or runs/{name}-2 and so on if that exists"
+    about = Help(
+        f"Train {what}. Writes a run folder with the model and report.html.",
+        examples=(f"train {name} {'scans ' * folder}--seeds 4 --out runs/{name}-4",),
+        arguments={"PATH": "Folder of pictures; its subfolders are searched as well."}
+        if folder
+        else {},
+        common=("out", "resume", *chosen.common),
+        values={"coordinator": "HOST:PORT", "meshes": "PATH"},
+        hidden=("dataset", "path", "counts", "watch_counts") if folder else ("path",),
+        defaults={"out": out}
+        | (dict.fromkeys(chosen.recorded, "chosen from the pictures") if folder else {}),
+    )
+    return parse(Train[type(default)], f"airscene train {name}", words, about, Train(default))
 
 
 def _run(name: str, words: list[str], options: Train) -> "Run":
-    """The run that is asked for: a new one, or one to go on with."""
+    """Return the run asked for: a new one, or one to resume."""
     from airscene.runs.run import Run
 
-    out = options.out or _free_folder(Path("runs") / name)
+    usual = Path("runs") / name
+    out = options.out or (usual if options.resume else _free_folder(usual))
     if not (out / "config.json").is_file():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise AirsceneError(f"{out} is there already and is not a run folder")
+            raise AirsceneError(f"{out} already exists and is not a run folder")
         return Run(out, name, kind_of(options.training).settled(options.training))
     if not options.resume:
-        raise AirsceneError(f"{out} holds a run already; go on with it by --resume")
+        raise AirsceneError(
+            f"{out} already holds a run: continue it with --resume, or choose another --out"
+        )
     run = Run.open(out)
     if run.preset != name:
         raise AirsceneError(f"{out} is a run of {run.preset}, not of {name}")
     if name == "folder" and run.config.subject != options.training.subject:
-        raise AirsceneError(f"{out} is a run on {run.config.subject}")
+        asked_for, was = options.training.subject, run.config.subject
+        raise AirsceneError(f"{out} was trained on {was}, not on {asked_for}: choose another --out")
     asked = _parse(name, words, run.config)  # a resumed run keeps its settings
     for setting, value in differences(run.config, asked.training).items():
-        option = setting.replace("_", "-")
-        was = flat(run.config)[setting]
-        raise AirsceneError(f"the run has --{option} {was}, so it cannot go on with {value}")
+        was = as_options({setting: flat(run.config)[setting]})
+        raise AirsceneError(
+            f"the run was started with{was}; to resume it, leave out{as_options({setting: value})}"
+        )
     return run
 
 
 def _looked_at(path: str, words: list[str]) -> TrainConfig:
-    """The settings that a look at the pictures in a folder proposes, said on the screen."""
+    """Survey the pictures in a folder, print the settings it proposes, and return them."""
     from airscene.air.survey import look_at
 
     folder = Path(path)
+    if folder.is_file():
+        raise AirsceneError(f"{path} is a file: give the folder of your pictures")
     if not folder.is_dir():
-        raise AirsceneError(f"no folder {path}: airscene train folder PATH")
+        raise AirsceneError(f"the folder {path} does not exist")
     console, place = screen(), str(folder.resolve())
-    plain = Train(replace(preset("folder"), data=DataConfig(dataset="folder", path=place)))
-    asked = parse(Train[TrainConfig], "airscene train folder", words, plain)
+    plain: TrainConfig = preset("folder")
+    plain = replace(plain, data=replace(plain.data, path=place))
+    asked = _parse("folder", words, plain)
     if asked.training.data.path != place:
-        raise AirsceneError("the folder is named once: airscene train folder PATH, without --path")
+        raise AirsceneError("give the folder once: airscene train folder PATH, without --path")
     if asked.resume and asked.out and (asked.out / "config.json").is_file():
-        return plain.training  # the run has its settings
-    with console.status(f"looking at the pictures in {path}"):
+        return plain  # the run has its settings
+    with console.status(f"surveying the pictures in {path}"):
         survey = look_at(folder)
-    asked = parse(Train[TrainConfig], "airscene train folder", words, Train(survey.config(place)))
+    asked = _parse("folder", words, survey.config(place))
     config = survey.config(place, asked.training.data.tile)  # all else follows from the tiles
-    chosen = parse(Train[TrainConfig], "airscene train folder", words, Train(config)).training
+    chosen = _parse("folder", words, config).training
     console.print("\n".join(survey.lines(chosen)), highlight=False, soft_wrap=True)
     return config
 
@@ -153,18 +182,20 @@ def _train(run: "Run", options: Train) -> int:
     )
     processes.disband()
     if not finished:
-        console.print(f"Stopped; nothing is lost. Go on with:\n  {run.command()}")
+        console.print(f"Stopped; nothing is lost. Continue with:\n  {run.command()}")
         return 130
     if not processes.first():
         return 0
-    with console.status("evaluating and writing the report"):
+    with working("evaluating and writing the report", console):
         report, result, measures = report_run(run)
     print_result(result, measures, console)
-    console.print(f"model:  {run.model}\nreport: {report}", soft_wrap=True, highlight=False)
+    lines = [f"model:  {run.model}", f"report: {report}"]
+    lines += [f"next:   airscene infer {run.path} PICTURE… --overlay seen"]
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
     return 0
 
 
 def _free_folder(path: Path) -> Path:
-    """`path`, or `path-2`, `path-3`, ... if that is taken."""
+    """Return `path`, or `path-2`, `path-3`, ... if it exists."""
     candidates = [path, *(path.with_name(f"{path.name}-{i}") for i in range(2, 10_000))]
     return next(candidate for candidate in candidates if not candidate.exists())

@@ -12,11 +12,11 @@ from airscene.errors import AirsceneError
 
 Add = Callable[[str, Any], None]
 ROWS = 1_000
-"""Rows that a Parquet file holds in memory before they are written."""
+"""Rows held in memory before they are written to a Parquet file."""
 
 
 def writer(form: str, out: Path | None, schema: Callable[[], Any]) -> AbstractContextManager[Add]:
-    """A function that takes the name of an image and its scene, and writes them."""
+    """Return a function that writes the name of an image and its scene."""
     if form == "parquet":
         if out is None:
             raise AirsceneError("a Parquet table needs a file: --out scenes.parquet")
@@ -26,7 +26,7 @@ def writer(form: str, out: Path | None, schema: Callable[[], Any]) -> AbstractCo
 
 @contextmanager
 def _text(make: Callable[[Any], Add], out: Path | None) -> Iterator[Add]:
-    """To standard output as it comes, or to a file that is there when all is done."""
+    """Write to standard output at once, or to a file that appears when all is done."""
     if out is None:
         yield make(sys.stdout)
         return
@@ -44,7 +44,7 @@ def _lines(file: Any) -> Add:
 
 
 def _rows(file: Any) -> Add:
-    """A row an image; objects are `x0 y0 x1 y1`, on a table `kind x y angle`, with `;` between."""
+    """Write one row per image; objects are `x0 y0 x1 y1` or `kind x y angle`, separated by `;`."""
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["file", "count", "probability", "residual", "objects"])
 
@@ -61,7 +61,7 @@ def _rows(file: Any) -> Add:
 
 @contextmanager
 def _parquet(out: Path, schema: Any) -> Iterator[Add]:
-    """Most of what the lines of JSON hold, as columns."""
+    """Write most of the JSON fields as columns."""
     from airscene.io.arrow import arrow
     from airscene.io.files import atomic
 

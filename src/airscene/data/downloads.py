@@ -1,6 +1,6 @@
-"""Files that do not come along: from the folder that `AIRSCENE_DATA` names, or downloaded once.
+"""Files that are not bundled: read from the folder `AIRSCENE_DATA`, or downloaded once.
 
-A file is used only if its checksum is one of those known.
+A file is used only if it matches a known checksum.
 """
 
 import hashlib
@@ -12,40 +12,42 @@ from airscene.errors import AirsceneError
 
 
 def given(folder: str) -> Path | None:
-    """A folder's place in that which `AIRSCENE_DATA` names, if that is set."""
+    """The path of a folder within `AIRSCENE_DATA`; None if the variable is not set."""
     place = os.environ.get("AIRSCENE_DATA")
     return Path(place) / folder if place else None
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files of one data set."""
+    """The files of one data set."""
 
     name: str
-    """Of the data set, for people."""
+    """Human-readable name of the data set."""
     folder: str
-    """Within AIRSCENE_DATA, and within the cache."""
+    """Folder within AIRSCENE_DATA and within the cache."""
     url: str
     checksums: dict[str, tuple[str, ...]]
-    """By the file's name: `algorithm:digest` of the file that is downloaded first, then of others
-    that are as good."""
+    """For each file name, checksums as `algorithm:digest`: first that of the downloaded file, then
+    those of equivalent files."""
 
     def place(self) -> str:
-        """Where the files lie, or will."""
+        """The present or future location of the files."""
         folder = given(self.folder)
         return f"{folder} (AIRSCENE_DATA)" if folder else f"{self._cache()} (downloaded)"
 
     def fetch(self, file: str) -> Path:
-        """The file, from `AIRSCENE_DATA` if that is set, or downloaded."""
+        """The path of a file, in `AIRSCENE_DATA` if that is set, otherwise downloaded."""
         folder = given(self.folder)
         if folder is None:
             return self._download(file)
         path = folder / file
         if not path.is_file():
-            raise AirsceneError(f"AIRSCENE_DATA has no file {path}; without it, it is downloaded")
+            raise AirsceneError(
+                f"AIRSCENE_DATA has no file {path}; unset the variable to download it"
+            )
         if not any(_matches(path, checksum) for checksum in self.checksums[file]):
             raise AirsceneError(
-                f"{path} is not the {self.name} file it should be (its checksum differs)"
+                f"{path} is not the expected {self.name} file (its checksum differs)"
             )
         return path
 
@@ -63,8 +65,8 @@ class Source:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise AirsceneError(
-                f"cannot download {self.name} ({reason}); or put its files into a folder "
-                f"`{self.folder}` and set AIRSCENE_DATA to the folder around it"
+                f"cannot download {self.name} ({reason}); alternatively, put its files into a "
+                f"folder `{self.folder}` and set AIRSCENE_DATA to the parent of that folder"
             ) from None
 
 

@@ -1,7 +1,7 @@
-"""Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, one character an image.
+"""Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, one character per image.
 
-The drawings also come as pen strokes, of which those of two small splits are used here: their eight
-alphabets are held out, so that what a model infers can be compared with how it was really drawn.
+Omniglot also records the pen strokes of each drawing. The strokes of two small splits are used
+here. Their eight alphabets are held out, so that inferred parts can be compared with the strokes.
 """
 
 import io
@@ -21,7 +21,7 @@ OMNIGLOT = Source(
     "Omniglot",
     "omniglot",
     "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",
-    {  # of the images: as first published, then the same pictures packed again
+    {  # for the images: first the original file, then the same pictures repacked
         "images_background.zip": (
             "md5:68d2efa1b9178cc56df9314c21c6e718",
             "sha256:12f28f39d6d0baaa9b94998e145067e51cc8bdac385d5b3c8994ade9a99f11a2",
@@ -42,13 +42,13 @@ HELD_OUT = {
     "small1": ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin"),
     "small2": ("Japanese_(katakana)", "Sanskrit", "Tagalog"),
 }
-"""Alphabets with strokes, by the file that has them (Greek and Latin are in both)."""
+"""Alphabets with strokes, by the split whose file is used (Greek and Latin are in both)."""
 
 
 def omniglot_scenes(request: Request) -> Scenes:
-    """Characters of the training or of the held-out alphabets. How many parts one has, none knows.
+    """Characters of the training or held-out alphabets; their number of parts is unknown.
 
-    Nothing is composed: at most as many scenes as there are drawings, in a random order.
+    Each drawing is one scene, in random order, so the data set may have fewer scenes than asked.
     """
     drawings, names = _drawings(request.model.height, request.model.width)
     rows = np.flatnonzero(_held_out(names) == request.held_out)
@@ -65,7 +65,7 @@ def omniglot_scenes(request: Request) -> Scenes:
 def drawn_strokes(
     height: int, width: int, split: str
 ) -> tuple[UInt8[np.ndarray, "drawings height width 1"], Int[np.ndarray, " drawings"], list[str]]:
-    """Every drawing of a split's alphabets, how many pen strokes it took, and its character."""
+    """All drawings of a split's alphabets, their numbers of pen strokes, and their characters."""
     strokes = _strokes(split)
     drawings, names = _drawings(height, width)
     rows = [i for i, name in enumerate(names) if name in strokes]
@@ -80,9 +80,9 @@ def _held_out(names: list[str]) -> np.ndarray:
 
 @cache
 def _drawings(height: int, width: int) -> tuple[np.ndarray, list[str]]:
-    """All drawings, light on black, and their names: `Greek/character01/0394_01`."""
+    """All drawings, light on black, and their names, such as `Greek/character01/0394_01`."""
     if height != width:
-        raise AirsceneError(f"a character is square, not {height}x{width} pixels")
+        raise AirsceneError(f"omniglot images are square, not {height}x{width} pixels")
     pictures, names = [], []
     for file in ("images_background.zip", "images_evaluation.zip"):
         with zipfile.ZipFile(OMNIGLOT.fetch(file)) as packed:
@@ -96,7 +96,7 @@ def _drawings(height: int, width: int) -> tuple[np.ndarray, list[str]]:
 
 @cache
 def _strokes(split: str) -> dict[str, int]:
-    """How many pen strokes each drawing of a split's own alphabets took, by its name."""
+    """The number of pen strokes of each drawing of a split's alphabets, by name."""
     counts = {}
     with zipfile.ZipFile(OMNIGLOT.fetch(f"strokes_background_{split}.zip")) as packed:
         for member in packed.namelist():

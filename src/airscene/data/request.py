@@ -1,4 +1,4 @@
-"""`Request`: which scenes a data set is asked for."""
+"""`Request`: the scenes that a data set has to make."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,10 @@ class Request:
     held_out: bool
     data: DataConfig
     model: ImageConfig
-    """The size of the images, and how pictures are brought to it."""
+    """The size of the images, and how pictures are converted to it."""
     lazily: bool = False
-    """Whether pixels may be `Drawn`. A data set that reads pictures reads all, and gives arrays."""
+    """Whether pixels may be `Drawn`. A data set that reads pictures always returns arrays."""
 
     def rng(self) -> np.random.Generator:
-        """A generator that training and held-out requests of one seed do not share."""
+        """A random generator; those of training and held-out requests are independent."""
         return np.random.default_rng([self.data.data_seed, int(self.held_out)])

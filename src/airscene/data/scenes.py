@@ -8,23 +8,23 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from airscene.config import Counts
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 
 UNKNOWN = -1
-"""The count of a picture that nobody has counted."""
-CHUNK = 4096  # scenes drawn at a time, so that memory stays small
+"""The count of a picture whose true count is unknown."""
+CHUNK = 4096  # scenes drawn at a time, to limit memory
 
 Rows = Int[np.ndarray, " some"]
 
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images and what is in them. Row k of `boxes` and `labels` is object k; -1 pads the rest."""
+    """Images and their objects. Row k of `boxes` and `labels` is object k; -1 pads the rest."""
 
     pixels: UInt8[Any, "scenes height width channels"]
-    """Of the images: an array, or `Drawn` where scenes were asked for lazily."""
+    """The images: an array, or `Drawn` if requested lazily."""
     counts: Int[np.ndarray, " scenes"]
-    """`UNKNOWN` where nobody has counted (pictures of one's own)."""
+    """True counts; `UNKNOWN` where no count is known, as in your own pictures."""
     boxes: Int[np.ndarray, "scenes most 4"]
     """(x0, y0, x1, y1) in pixels, ends excluded."""
     labels: Int[np.ndarray, "scenes most"]
@@ -43,12 +43,12 @@ class Scenes:
 
     @property
     def known(self) -> Bool[np.ndarray, " scenes"]:
-        """Of which scenes the true count is known."""
+        """For each scene, whether the true count is known."""
         return self.counts != UNKNOWN
 
     @property
     def counted(self) -> bool:
-        """Whether any true counts are known."""
+        """Whether any true count is known."""
         return bool(self.known.any())
 
     @property
@@ -58,7 +58,7 @@ class Scenes:
 
 
 class Drawn:
-    """Images that are drawn when they are asked for: only those, and anew every time."""
+    """Images that are drawn on access: only the rows read, and again on every access."""
 
     dtype = np.dtype(np.uint8)
 
@@ -84,7 +84,7 @@ class Drawn:
 def draw_counts(
     counts: Counts, scenes: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " scenes"], Bool[np.ndarray, "scenes most"]]:
-    """How many objects each scene has, and which of its slots that fills."""
+    """A random count for each scene, and which of its slots hold an object."""
     drawn = np.asarray(counts)[rng.integers(len(counts), size=scenes)]
     return drawn, np.arange(max(counts))[None] < drawn[:, None]
 
@@ -96,17 +96,19 @@ def place_apart(
     width: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "scenes most 2"]:
-    """Top-left corners (y, x) so that the boxes of each scene are disjoint.
+    """Random top-left corners (y, x) for which the boxes of each scene are disjoint.
 
-    Uniform over all such placements: a scene whose boxes overlap is drawn again as a whole.
+    Uniform over all such placements: a scene whose boxes overlap is sampled again as a whole.
     """
     room = np.array([height, width]) - sizes
     if (room[there] < 0).any():
         raise AirsceneError(f"an object does not fit into an image of {height}x{width} pixels")
     most = int(there.sum(axis=1).max(initial=0))
-    too_many = AirsceneError(f"{most} objects do not fit side by side into {height}x{width} pixels")
+    too_many = AirsceneError(
+        f"{many(most, 'object')} do not fit into {height}x{width} pixels without overlap"
+    )
     if (np.sum(sizes.prod(axis=-1) * there, axis=1) > height * width / 2).any():
-        raise too_many  # there may be a way to place them, but none that is found by trying
+        raise too_many  # random tries would not find a placement, even if one exists
     corners = np.zeros_like(sizes)
     todo = np.arange(len(sizes))
     for _ in range(5_000):
@@ -147,7 +149,7 @@ def compose(
     rng: np.random.Generator,
     lazily: bool = False,
 ) -> Scenes:
-    """Scenes of glyphs (ink on black), each cropped to its ink, in disjoint boxes."""
+    """Compose scenes of glyphs (ink on black), each cropped to its ink, in disjoint boxes."""
     crops, sizes = crop_to_ink(glyphs)
     drawn, there = draw_counts(counts, scenes, rng)
     chosen = rng.integers(len(glyphs), size=there.shape)
@@ -174,7 +176,7 @@ def compose(
 def crop_to_ink(
     glyphs: UInt8[np.ndarray, "glyphs side side"],
 ) -> tuple[UInt8[np.ndarray, "glyphs crop crop"], Int[np.ndarray, "glyphs 2"]]:
-    """Each glyph moved to the top-left corner of a crop that holds the largest, and its size."""
+    """Crops with each glyph in the top-left corner, all as large as the largest; and the sizes."""
     (left, top), (right, bottom) = extents(glyphs > 0)
     sizes = np.stack([bottom - top, right - left], axis=1)
     side = int(sizes.max())
@@ -191,10 +193,10 @@ def extents(masks: Bool[np.ndarray, "n height width"]) -> tuple[np.ndarray, np.n
 
 
 def ends(lines: Bool[np.ndarray, "*n length"]) -> tuple[np.ndarray, np.ndarray]:
-    """The first place of each line that is true, and one past the last."""
+    """The index of the first true value in each line, and one past the last."""
     return lines.argmax(axis=-1), lines.shape[-1] - lines[..., ::-1].argmax(axis=-1)
 
 
 def as_float(images: UInt8[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """Intensities between 0 and 1."""
+    """The images as float intensities between 0 and 1."""
     return images.astype(np.float32) / 255

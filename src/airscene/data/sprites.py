@@ -11,7 +11,7 @@ NAMES = ("circle", "square", "diamond")  # red, green, blue: the label is the ch
 
 
 def sprite_scenes(request: Request) -> Scenes:
-    """Sprites of intensity 1 anywhere in the image, added and clipped to [0, 1]."""
+    """Scenes of sprites of intensity 1 anywhere in the image, added and clipped to [0, 1]."""
     rng, height, width = request.rng(), request.model.height, request.model.width
     scenes = request.data.scenes
     if min(height, width) < 2 * RADII[1]:
@@ -42,7 +42,7 @@ def sprite_scenes(request: Request) -> Scenes:
 
 
 def _away(centre: np.ndarray, length: int) -> np.ndarray:
-    """How far the pixels' centres are from each sprite's, along one side of the image."""
+    """Distances of the pixels' centres from each sprite's centre, along one side of the image."""
     return np.abs(np.arange(length) + 0.5 - centre[..., None])
 
 
@@ -53,7 +53,7 @@ def _masks(label, dx, dy, radius) -> np.ndarray:
 
 
 def _boxes(label, dx, dy, radius) -> np.ndarray:
-    """The tight box of each mask. A column has pixels inside if the one nearest the centre is."""
+    """The tight box of each mask. A column has pixels inside if its most central one is inside."""
     label, radius = label[..., None], radius[..., None]
     x0, x1 = ends(_inside(label, dx, dy.min(axis=-1, keepdims=True), radius))
     y0, y1 = ends(_inside(label, dx.min(axis=-1, keepdims=True), dy, radius))
@@ -61,7 +61,7 @@ def _boxes(label, dx, dy, radius) -> np.ndarray:
 
 
 def _inside(label, dx, dy, radius) -> np.ndarray:
-    """Whether points so far from the centre lie inside: the farther in x or y, the less so."""
+    """Whether points at distances dx and dy from the centre lie inside a sprite."""
     inside = np.maximum(dx, dy) <= radius
     inside &= np.where(label == 0, dx**2 + dy**2 <= radius**2, True)
     return inside & np.where(label == 2, dx + dy <= radius, True)

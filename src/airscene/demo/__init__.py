@@ -1,7 +1,7 @@
 """The demo: a page to draw on, and the small HTTP server behind it.
 
-requests.py  the models that are served, and the images and values that requests bring
-server.py  routes, limits, headers
-schema.py  the API's description (OpenAPI 3.1)
-page/      the page itself: plain HTML, CSS and JavaScript, nothing from elsewhere
+requests.py  loads the models to serve; decodes the images and values in requests
+server.py    routes, limits, headers
+schema.py    description of the API (OpenAPI 3.1)
+page/        the page: plain HTML, CSS and JavaScript, without external resources
 """

@@ -1,4 +1,4 @@
-"""The models that the demo serves, and the images and values that requests bring."""
+"""Load the models that the demo serves; decode the images and values in requests."""
 
 import json
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from airscene.kinds.served import PREVIEW, Served
 from airscene.registry import KINDS
 
 MOST_PIXELS = 16_000_000
-"""Of an image to look at."""
+"""Maximum number of pixels of an image in a request."""
 
 
 def load_models(names: Sequence[str] = ()) -> dict[str, Served]:
-    """The models to offer, by name: those given first, then the bundled ones."""
+    """Load the models to serve, by name: first the given ones, then the bundled ones."""
     rest = sorted(models.bundled(), key=lambda name: (name != "digits", name))
     served = [_served(name) for name in dict.fromkeys([*map(str, names), *rest])]
     return {model.name: model for model in served}
@@ -38,51 +38,51 @@ def _served(source: str) -> Served:
 
 
 def read_image(data: bytes) -> np.ndarray:
-    """The one image in these bytes, as floats in [0, 1]."""
+    """Decode bytes that contain exactly one image, to floats in [0, 1]."""
     if not data:
-        raise AirsceneError("an empty request; send an image")
+        raise AirsceneError("the request body is empty; send an image")
     found = images.decode(data, MOST_PIXELS)
     if len(found) != 1:
-        raise AirsceneError(f"{len(found)} images in one file; send one")
+        raise AirsceneError(f"the file contains {len(found)} images; send one image")
     return as_float_image(found[0])
 
 
 def read_json(data: bytes) -> Any:
-    """The value in these bytes."""
+    """Decode a JSON value."""
     try:
         return json.loads(data, parse_constant=_no_number)
     except AirsceneError:
         raise
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise AirsceneError(f"not JSON that can be read ({' '.join(reason.split())})") from None
+        raise AirsceneError(f"invalid JSON ({' '.join(reason.split())})") from None
 
 
 def image_from_json(values: Any) -> np.ndarray:
-    """The image in a nested list, or in the `image` of a mapping.
+    """Convert a nested list, or the `image` of a mapping, to an image.
 
-    Integers are 0 to 255, but where none is above 1: then they are intensities like floats.
+    Integers run from 0 to 255; if none is above 1, they are read as intensities, like floats.
     """
     values = values.get("image") if isinstance(values, dict) else values
     if not isinstance(values, list):
-        raise AirsceneError('expected a nested list of numbers, or {"image": one}')
+        raise AirsceneError('expected a nested list of numbers, or {"image": nested list}')
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError, RecursionError):
-        raise AirsceneError("expected rows of numbers that are all of one length") from None
+        raise AirsceneError("expected rows of numbers, all of the same length") from None
     if array.dtype.kind not in "biuf":
-        raise AirsceneError("expected numbers, and rows that are all of one length")
+        raise AirsceneError("expected only numbers, in rows of the same length")
     if array.size > MOST_PIXELS:
-        raise AirsceneError(f"an image of {array.shape}; at most {MOST_PIXELS:,} pixels")
+        raise AirsceneError(f"the image has shape {array.shape}; at most {MOST_PIXELS:,} pixels")
     if array.dtype.kind in "iu" and array.size:
         if array.min() < 0 or array.max() > 255:
-            raise AirsceneError("integers must lie between 0 and 255")
+            raise AirsceneError("integers must be between 0 and 255")
         array = array.astype(np.uint8) if array.max() > 1 else array.astype(np.float32)
     return as_float_image(array)
 
 
 def preview(image: np.ndarray) -> str:
-    """The image as it was read, small enough to go with an answer."""
+    """Encode the image as it was read as a data URL, reduced to the size of a preview."""
     pixels = (image * 255 + 0.5).astype(np.uint8)
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
     picture.thumbnail((PREVIEW, PREVIEW))
@@ -90,4 +90,4 @@ def preview(image: np.ndarray) -> str:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise AirsceneError(f"{name} is no number to work with")
+    raise AirsceneError(f"{name} is not a finite number")

@@ -1,4 +1,4 @@
-"""The description of the demo's API: OpenAPI 3.1, written by hand."""
+"""OpenAPI 3.1 description of the demo's API, written by hand."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 from airscene.version import __version__
 
 NUMBERS = {"type": "array", "items": {"type": "number"}}
-DATA_URL = {"type": "string", "description": "a PNG as a data URL"}
+DATA_URL = {"type": "string", "description": "A PNG image as a data URL."}
 
 
 def openapi(models: Sequence[str]) -> dict[str, Any]:
-    """The document that /openapi.json serves."""
+    """Return the document served at /openapi.json."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "airscene demo",
             "version": __version__,
-            "description": "Takes an image apart into its objects, and draws scenes from codes. "
-            "Everything is in pixels of the image given: x to the right, y down.",
+            "description": "Decomposes an image into its objects, and renders scenes from codes. "
+            "Coordinates in 2D scenes are in pixels of the given image: x to the right, y down.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {
@@ -28,12 +28,18 @@ def openapi(models: Sequence[str]) -> dict[str, Any]:
         },
         "components": {
             "parameters": {
-                "model": _query("model", {"type": "string", "enum": list(models)}, "Which model."),
-                "patches": _query("patches", {"enum": [0, 1], "default": 0}, "With pictures."),
+                "model": _query(
+                    "model",
+                    {"type": "string", "enum": list(models)},
+                    "Name of the model (default: the first one listed).",
+                ),
+                "patches": _query(
+                    "patches", {"enum": [0, 1], "default": 0}, "1: include pictures."
+                ),
             },
             "schemas": _schemas(),
             "responses": {
-                "error": _answer("What is wrong, in one line.", _ref("schemas", "Error"))
+                "error": _answer("A one-line description of the error.", _ref("schemas", "Error"))
             },
         },
     }
@@ -41,54 +47,66 @@ def openapi(models: Sequence[str]) -> dict[str, Any]:
 
 def _models() -> dict[str, Any]:
     listed = {"type": "array", "items": _ref("schemas", "Model")}
-    return _operation("listModels", "The models there are", [], listed)
+    return _operation("listModels", "List the available models", [], listed)
 
 
 def _infer() -> dict[str, Any]:
     flag = {"enum": [0, 1], "default": 0}
     parameters = [
         *_common(),
-        _query("invert", flag, "For dark objects on a light ground."),
-        _query("seen", flag, "The image is light on black, whatever pictures the model takes."),
-        _query("preview", flag, "With `image`: what was read, at most 512 pixels a side."),
+        _query("invert", flag, "1: invert the image, for dark objects on a light background."),
+        _query(
+            "seen",
+            flag,
+            "1: the image is light on black, even for models that expect dark on light.",
+        ),
+        _query(
+            "preview",
+            flag,
+            "1: include `image`, the image as it was read, with at most 512 pixels per side.",
+        ),
     ]
     binary = {"schema": {"type": "string", "format": "binary"}}
     kinds = ("image/png", "image/jpeg", "image/tiff", "image/webp", "application/octet-stream")
     content: dict[str, Any] = dict.fromkeys(kinds, binary)
     content["application/json"] = {"schema": _ref("schemas", "Image")}
     found = {"oneOf": [_ref("schemas", "Scene"), _ref("schemas", "Layout")]}
-    return _operation("infer", "What is in an image", parameters, found, content)
+    return _operation("infer", "Find the objects in an image", parameters, found, content)
 
 
 def _render() -> dict[str, Any]:
     wanted = {"oneOf": [_ref("schemas", "SceneToDraw"), _ref("schemas", "LayoutToDraw")]}
     content = {"application/json": {"schema": wanted}}
     drawn = _ref("schemas", "Drawing")
-    return _operation("render", "Draw a scene from its codes", _common()[:1], drawn, content)
+    return _operation("render", "Render a scene from its codes", _common()[:1], drawn, content)
 
 
 def _sample() -> dict[str, Any]:
     parameters = [
         *_common(),
-        _query("n", {"type": "integer", "minimum": 0}, "How many objects (default: by p(n))."),
-        _query("seed", {"type": "integer", "minimum": 0, "default": 0}, "Which random scene."),
+        _query(
+            "n", {"type": "integer", "minimum": 0}, "Number of objects (default: drawn from p(n))."
+        ),
+        _query(
+            "seed", {"type": "integer", "minimum": 0, "default": 0}, "Seed of the random scene."
+        ),
     ]
     found = {"oneOf": [_ref("schemas", "Scene"), _ref("schemas", "Layout")]}
-    return _operation("sample", "A random scene, from the prior", parameters, found)
+    return _operation("sample", "Sample a random scene from the prior", parameters, found)
 
 
 def _schemas() -> dict[str, Any]:
     pose = {"type": "object", "additionalProperties": {"type": "number"}}
     whole, number, text = {"type": "integer"}, {"type": "number"}, {"type": "string"}
     rows = {"type": "array", "items": {"type": "array"}}
-    where = {**_list(number, 3), "description": "side, x, y of the window"}
+    where = {**_list(number, 3), "description": "Side length and centre (x, y) of the window."}
     code = {"where": where, "what": NUMBERS}
     thing = {"kind": text, "pose": pose}
     return {
         "Error": _object({"error": text}),
         "Image": {
-            "description": "Rows of numbers (or of [r, g, b]): floats from 0 to 1, or integers "
-            "from 0 to 255; integers of which none is above 1 count as floats.",
+            "description": "Rows of numbers, or of [r, g, b]: floats from 0 to 1, or integers from "
+            "0 to 255. Integers are read as floats if none of them is above 1.",
             "oneOf": [rows, _object({"image": rows})],
         },
         "Model": _object(

@@ -1,7 +1,8 @@
 """The demo's server: routes, limits and headers around `kinds.served.Served`.
 
-It trusts nobody. Bodies are counted while they arrive, work happens in a few threads behind a queue
-of bounded length, whatever is malformed gets a 4xx with one line, and nothing is written to disk.
+The server trusts no client. It measures bodies while they arrive, works in a few threads behind a
+bounded queue, answers malformed requests with a 4xx status and a one-line error, and writes nothing
+to disk.
 """
 
 import asyncio
@@ -28,11 +29,11 @@ from airscene.errors import AirsceneError
 
 MOST_BYTES = 10_000_000
 MOST_JSON = 4_000_000
-"""Bytes of a JSON body, which takes up to fifty times as much memory when it is parsed."""
+"""Maximum bytes of a JSON body. Parsing takes up to fifty times as much memory."""
 AT_A_TIME = 2
 WAITING = 16
 SECONDS = 30.0
-"""For a body to arrive, and again for the answer."""
+"""Time limit for a body to arrive, and again for the answer."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PAGE = {
     "/": ("index.html", "text/html"),
@@ -53,17 +54,17 @@ HEADERS = {
 
 
 class Desk:
-    """Takes in work for a few threads, and turns it away when too much is waiting."""
+    """Bounded queue of work for a few threads; rejects requests when it is full."""
 
     def __init__(self, at_a_time: int = AT_A_TIME, waiting: int = WAITING):
         self.most, self.taken = at_a_time + waiting, 0
         self.threads = ThreadPoolExecutor(at_a_time, thread_name_prefix="airscene")
 
     async def __call__(self, request: Request, work: Callable[[bytes], Any]) -> Any:
-        """Read the body, then do the work in a thread. The place is taken before the body is."""
+        """Reserve a place, read the body, then do the work in a thread."""
         if self.taken >= self.most:
-            await _body(request, keep=False)  # who is cut off while sending does not see an answer
-            raise HTTPException(503, "too many requests at once; try again", {"Retry-After": "1"})
+            await _body(request, keep=False)  # a client cut off while sending sees no answer
+            raise HTTPException(503, "too many requests; try again later", {"Retry-After": "1"})
         self.taken += 1
         try:
             body = await _body(request)
@@ -71,7 +72,7 @@ class Desk:
         except BaseException:
             self._done()
             raise
-        job.add_done_callback(self._done)  # also of one that nobody waits for any longer
+        job.add_done_callback(self._done)  # even after a timeout
         try:
             return await asyncio.wait_for(asyncio.shield(job), SECONDS)
         except TimeoutError:
@@ -80,13 +81,13 @@ class Desk:
     def _done(self, job: "asyncio.Future[Any] | None" = None) -> None:
         self.taken -= 1
         if job is not None and not job.cancelled():
-            job.exception()  # seen, even if nobody waits for it
+            job.exception()  # mark it as retrieved, even after a timeout
 
 
 def make_app(
     models: Mapping[str, Served], loopback_only: bool = True, desk: Desk | None = None
 ) -> Any:
-    """The application. The first model is the one that requests get who name none."""
+    """Make the application. Requests that name no model get the first one."""
     demo = Demo(models, desk or Desk())
     routes = [
         Route("/models", demo.list_models, methods=["GET"]),
@@ -106,21 +107,21 @@ def make_app(
 
 
 class Demo:
-    """The endpoints."""
+    """The endpoints of the API."""
 
     def __init__(self, models: Mapping[str, Served], desk: Desk):
         self.models, self.desk = models, desk
 
     async def list_models(self, request: Request) -> Response:
-        """What models there are."""
+        """List the models."""
         return JSONResponse([model.about() for model in self.models.values()])
 
     async def schema(self, request: Request) -> Response:
-        """The API's description."""
+        """Return the description of the API."""
         return JSONResponse(openapi(list(self.models)))
 
     async def infer(self, request: Request) -> Response:
-        """What is in the image that is the body?"""
+        """Find the objects in the image in the body."""
         model, kind = self._model(request), _content_type(request)
         names = ("patches", "preview", "invert", "seen")
         patches, shown, inverted, seen = (_flag(request, name) for name in names)
@@ -135,15 +136,15 @@ class Demo:
         return JSONResponse(await self.desk(request, work))
 
     async def render(self, request: Request) -> Response:
-        """The scene that the body describes, drawn."""
+        """Render the scene that the body describes."""
         model = self._model(request)
         if _content_type(request) != "application/json":
-            raise HTTPException(415, "send a scene as application/json")
+            raise HTTPException(415, "send the scene as application/json")
         answer = await self.desk(request, lambda body: model.render(_json(body)))
         return JSONResponse(answer)
 
     async def sample(self, request: Request) -> Response:
-        """A random scene."""
+        """Sample a random scene."""
         model, patches = self._model(request), _flag(request, "patches")
         n = _number(request, "n", 0, 1000)
         seed = _number(request, "seed", 0, 2**31 - 1) or 0
@@ -153,7 +154,7 @@ class Demo:
         name = request.query_params.get("model", next(iter(self.models)))
         if name not in self.models:
             names = ", ".join(self.models)
-            raise HTTPException(404, f"no model {name[:60]!r}; there are {names}")
+            raise HTTPException(404, f"no model {name[:60]!r}; available: {names}")
         return self.models[name]
 
 
@@ -161,41 +162,41 @@ class Demo:
 
 
 def _content_type(request: Request) -> str:
-    """What the body is; images are known by their first bytes, whatever kind they claim to be."""
+    """Return the media type of the body. The format of an image is read from its first bytes."""
     kind = request.headers.get("content-type", "application/octet-stream")
     kind = kind.partition(";")[0].strip().lower()
     known = ("application/json", "application/octet-stream", "application/x-npy")
     if kind not in known and not kind.startswith("image/"):
-        raise HTTPException(415, "send the bytes of an image as image/png (or so), or JSON")
+        raise HTTPException(415, "send an image as image/* or application/octet-stream, or JSON")
     return kind
 
 
 async def _body(request: Request, keep: bool = True) -> bytes:
-    """The body, unless it is too long or takes too long. Nobody asks what length it claims."""
+    """Read the body within the limits on size and time. Content-Length is ignored."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(SECONDS):
             async for part in request.stream():
                 size += len(part)
                 if size > MOST_BYTES:
-                    raise HTTPException(413, f"at most {MOST_BYTES // 10**6} MB can be sent")
+                    raise HTTPException(413, f"the body is larger than {MOST_BYTES // 10**6} MB")
                 if keep:
                     parts.append(part)
     except TimeoutError:
-        raise HTTPException(408, f"the request did not arrive in {SECONDS:g} seconds") from None
+        raise HTTPException(408, f"the body did not arrive within {SECONDS:g} seconds") from None
     return b"".join(parts)
 
 
 def _json(body: bytes) -> Any:
     if len(body) > MOST_JSON:
-        raise HTTPException(413, f"at most {MOST_JSON // 10**6} MB of JSON; images are smaller")
+        raise HTTPException(413, f"the JSON is larger than {MOST_JSON // 10**6} MB")
     return read_json(body)
 
 
 def _flag(request: Request, name: str) -> bool:
     value = request.query_params.get(name, "0").lower()
     if value not in ("0", "1", "false", "true"):
-        raise HTTPException(400, f"{name} is 0 or 1")
+        raise HTTPException(400, f"{name} must be 0 or 1")
     return value in ("1", "true")
 
 
@@ -204,7 +205,7 @@ def _number(request: Request, name: str, least: int, most: int) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
-        raise HTTPException(400, f"{name} is a whole number from {least} to {most}")
+        raise HTTPException(400, f"{name} must be a whole number from {least} to {most}")
     return int(text)
 
 
@@ -221,7 +222,7 @@ def _static(path: str, name: str, kind: str) -> Route:
 
 
 def error(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
-    """What is wrong, in one line."""
+    """Return a response with a one-line error."""
     return JSONResponse({"error": " ".join(line.split())}, status, headers)
 
 
@@ -234,21 +235,21 @@ async def _bad_request(request: Request, problem: AirsceneError) -> Response:
 
 
 async def _gone(request: Request, problem: ClientDisconnect) -> Response:
-    return error(400, "the client went away")
+    return error(400, "the client disconnected")
 
 
 async def _our_fault(request: Request, problem: Exception) -> Response:
-    return error(500, "something went wrong here; the server's output says what")
+    return error(500, "internal error; see the output of the server")
 
 
 class Guard:
-    """Around the application: who may ask, what every answer carries, what happens on a bug."""
+    """Wrapper that rejects foreign requests, adds headers and logs unexpected errors."""
 
     def __init__(self, app: ASGIApp, loopback_only: bool):
         self.app, self.loopback_only = app, loopback_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, come what may."""
+        """Answer a request, even if the application raises."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -262,18 +263,18 @@ class Guard:
         answer = _refusal(Headers(scope=scope), self.loopback_only) or self.app
         try:
             await answer(scope, receive, send_with_headers)
-        except Exception:  # the answer is given by then
+        except Exception:  # the answer was already sent
             traceback.print_exc(file=sys.stderr)
 
 
 def _refusal(headers: Headers, loopback_only: bool) -> Response | None:
-    """Turn away pages of others: by a name that leads here (DNS rebinding), or by origin."""
+    """Reject foreign pages: by host name (against DNS rebinding) or by origin."""
     host = headers.get("host", "")
     if loopback_only and _name(f"//{host}") not in LOOPBACK:
-        return error(421, "this server answers on localhost only")
+        return error(421, "this server only accepts requests to localhost")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
-        return error(403, "this server answers its own page only")
+        return error(403, "this server only accepts requests from its own page")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The paper's results, one module each: train, measure, draw. `gallery` writes their pages."""
+"""The paper's results: each module trains, measures and plots one. `gallery` writes the pages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,24 +12,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A result that `airscene reproduce` can make again."""
+    """A result of the paper that `airscene reproduce` can reproduce."""
 
     description: str
     module: str
-    """Its file in this folder; and its function there, if that is not `run`."""
+    """Module in this folder; "module:function" if the function is not called `run`."""
     paper: str
-    """What of the paper it answers: the figure, table or section."""
+    """The figure, table or section of the paper that it reproduces."""
     shows: str
-    """What the paper shows there, in a sentence or two of our own."""
+    """Summary of the paper's finding, in a sentence or two."""
     seeds: int | None
-    """Seeds of every model, unless the user says otherwise; None where nothing is trained."""
-    quick: str = "trained small: its figures mean nothing"
-    """What `--quick` makes of it, in words."""
+    """Default number of seeds per model; None if nothing is trained."""
+    quick: str = "small models, trained briefly: the numbers mean nothing"
+    """What `--quick` does instead, in words."""
 
     def load(self) -> Callable[[Path, int, bool, Any], "Page | None"]:
-        """Its function (out, seeds, quick, console): what it shows, or None if it was stopped.
+        """Return the function (out, seeds, quick, console) that makes the result.
 
-        Runs and tables go into `out`; the page is written by `gallery`.
+        It writes runs and tables into `out` and returns the page to show, or None if it was
+        stopped. `gallery` writes the page.
         """
         module, _, function = self.module.partition(":")
         return getattr(import_module(f"airscene.experiments.{module}"), function or "run")
@@ -40,69 +41,73 @@ EXPERIMENTS = {
         "How AIR learns to see digits",
         "learning:digits",
         paper="Figure 3",
-        shows="Trained on scenes of 0 to 2 digits without labels, AIR comes to count them, puts "
-        "one window on each, never uses a third step, and scans each image in an order that "
-        "differs from run to run.",
+        shows="Trained without labels on scenes of 0 to 2 digits, AIR learns to count the digits "
+        "and to put one window on each. It never uses a third step. The order in which it scans "
+        "an image differs between runs.",
         seeds=3,
-        quick="the model that comes along, and the first steps of training",
+        quick="the bundled model, and the first steps of training",
     ),
     "generalisation": Experiment(
-        "Counting past what was seen: AIR, DAIR and DRAW",
+        "Generalising to unseen counts: AIR, DAIR and DRAW",
         "generalisation",
         paper="Figure 4, appendices D and F",
-        shows="Trained on scenes of 0 to 2 digits, AIR does not count 3; DAIR, which looks at what "
-        "its canvas still lacks, does. DRAW, which has no objects, draws them without a count.",
+        shows="Trained on scenes of 0 to 2 digits, AIR fails to count 3. DAIR, which looks at the "
+        "part of the image that its canvas does not yet explain, succeeds. DRAW, which has no "
+        "notion of objects, reconstructs the digits but gives no count.",
         seeds=8,
-        quick="the models that come along, trained on 5,000 of MNIST's digits; without DRAW, "
+        quick="the bundled models, trained on 5,000 of MNIST's digits; without DRAW, "
         "interpolation, free energies and the noise of the gradient",
     ),
     "representation": Experiment(
-        "What can be learned from AIR's codes with few labels",
+        "Using AIR's codes to train classifiers with few labels",
         "representation",
         paper="Figure 5, appendix E",
-        shows="From AIR's description of an image of two digits, a small network learns their sum, "
-        "and whether they ascend, with fewer labels than a CNN from pixels or the same network "
-        "from the codes of a convolutional auto-encoder or of DRAW.",
+        shows="From AIR's codes of an image of two digits, a small network learns the sum of the "
+        "digits and whether they are in ascending order. It needs fewer labels than a CNN that "
+        "sees the pixels, and fewer than the same network on the codes of a convolutional "
+        "auto-encoder or of DRAW.",
         seeds=5,
-        quick="the model that comes along; the others trained small: their figures mean nothing",
+        quick="the bundled models of AIR and DAIR; small versions of the other networks, trained "
+        "briefly: their numbers mean nothing",
     ),
     "objects": Experiment(
-        "Inverting a 3D renderer: single objects, against two baselines",
+        "Inverting a 3D renderer: single objects, compared with two baselines",
         "objects",
         paper="Figure 6, appendix I",
-        shows="From images alone, a network learns which object lies where on a table. The same "
-        "network trained on labels cannot turn symmetrical objects, and optimising each image "
-        "by itself is slow and often ends elsewhere.",
+        shows="From images alone, a network learns which object is on a table, and where. The same "
+        "network trained on labels fails to infer the rotation of symmetric objects. Optimising "
+        "each image separately is slow and often ends in another optimum.",
         seeds=5,
-        quick="the model that comes along, and few images; without the supervised network",
+        quick="the bundled model, on few images; without the supervised network",
     ),
     "tabletop": Experiment(
-        "Inverting a 3D renderer: crockery on a table, against a supervised network",
+        "Inverting a 3D renderer: crockery on a table, compared with a supervised network",
         "tabletop",
         paper="Figures 6, 7 and 15, appendix I",
-        shows="From images alone, a network learns how many things stand on a table, which and "
-        "where, and where the camera is. Where things of a kind repeat, it draws and counts better "
-        "than the same network trained on labels.",
+        shows="From images alone, a network learns how many objects are on a table, their kinds "
+        "and positions, and where the camera is. If a scene may contain several objects of one "
+        "kind, it reconstructs and counts better than the same network trained on labels.",
         seeds=5,
-        quick="the models that come along, and few images; without the supervised network",
+        quick="the bundled models, on few images; without the supervised network",
     ),
     "omniglot": Experiment(
-        "Characters taken apart",
+        "Decomposing handwritten characters",
         "omniglot",
         paper="Appendix G",
         shows="On handwritten characters, AIR with four steps finds parts that resemble strokes, "
-        "and uses more steps for characters that are more complex.",
+        "and uses more steps for more complex characters.",
         seeds=3,
-        quick="the model that comes along, on one drawing in eight",
+        quick="the bundled model, on one drawing in eight",
     ),
     "sprites": Experiment(
-        "How AIR learns to see sprites that overlap",
+        "How AIR learns to see overlapping sprites",
         "learning:sprites",
         paper="Appendix H",
-        shows="Coloured shapes that overlap are found one by one, even two of a kind; samples from "
-        "the model look like the data, and every run scans images in its own order.",
+        shows="AIR finds overlapping coloured shapes one by one, even two of the same kind. "
+        "Samples from the model look like the data. Each run learns its own order of scanning "
+        "images.",
         seeds=3,
-        quick="the model that comes along, and the first steps of training",
+        quick="the bundled model, and the first steps of training",
     ),
     "speed": Experiment(
         "How long inference takes, in 2D and in 3D",
@@ -110,16 +115,16 @@ EXPERIMENTS = {
         paper="Appendix J",
         shows="A step of inference takes milliseconds: 5.6 ms for digits (17 ms for an image of "
         "three, on a Quadro K4000), 2.3 ms for 3D objects (8 ms for an image, on a CPU). A step of "
-        "gradient ascent on one image takes 5 ms for each object, and many are needed.",
+        "gradient ascent on one image takes 5 ms per object, and many steps are needed.",
         seeds=None,
         quick="fewer repetitions",
     ),
     "labels": Experiment(
-        "What a few labels are worth",
+        "Semi-supervised training with a few labels",
         "labels",
         paper="Section 5",
-        shows="AIR needs no labels; where some are there, the paper says, they can be used.",
+        shows="AIR needs no labels. The paper notes that it can use them where some are available.",
         seeds=5,
     ),
 }
-"""In the paper's order, which is the gallery's."""
+"""In the order of the paper; the gallery uses the same order."""

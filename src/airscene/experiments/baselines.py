@@ -1,7 +1,7 @@
-"""What AIR's codes are compared with (appendix E): a CNN, an auto-encoder; and the classifiers.
+"""Baselines for AIR's codes (appendix E): a CNN, an auto-encoder, and the classifiers of codes.
 
-All of them are trained by `fit`, a compiled loop of AdamW with a cosine to zero. Their leaves are
-arrays, so that `jax.vmap` trains many at once.
+`fit` trains all of them: a compiled loop of AdamW with a cosine schedule to zero. Their leaves are
+arrays, so `jax.vmap` can train several in parallel.
 """
 
 from collections.abc import Callable
@@ -15,29 +15,30 @@ import optax
 from jaxtyping import Array, Float, Int, Key, UInt8
 
 CLASSES = 19
-"""Sums of two digits; the order of two digits uses the first two."""
+"""Number of possible sums of two digits. The order task uses the first two classes."""
 UNITS = 512
 LEARNING_RATE = 1e-3
 WARMUP = 200
-"""Steps over which the learning rate rises: without, the auto-encoder's units die at once."""
+"""Steps over which the learning rate rises. Without warm-up, the auto-encoder's units die
+immediately."""
 
 
 Inputs = Float[Array, "rows *shape"] | UInt8[Array, "rows *shape"]
 
 
 class Settings(NamedTuple):
-    """What is chosen on a validation split."""
+    """Settings chosen on a validation split."""
 
     decay: float | Float[Array, "*many"]
     """AdamW's weight decay."""
     dropout: float | Float[Array, "*many"]
-    """The share of hidden units that each step leaves out."""
+    """Share of the hidden units dropped at each step."""
     noise: float | Float[Array, "*many"] = 0.0
-    """Standard deviation of the noise that each step adds to its inputs."""
+    """Standard deviation of the noise added to the inputs at each step."""
 
 
 class CodeClassifier(eqx.Module):
-    """Four layers of 512 units on a code; the same for every kind of code."""
+    """Classifier of codes: four layers of 512 units, the same for every kind of code."""
 
     layers: tuple[eqx.nn.Linear, ...]
 
@@ -50,7 +51,7 @@ class CodeClassifier(eqx.Module):
     def __call__(
         self, x: Float[Array, " inputs"], dropout: Any, key: Key[Array, ""]
     ) -> Float[Array, " classes"]:
-        """Logits of the classes."""
+        """Return the logits of the classes."""
         for layer, one in zip(self.layers[:-1], jax.random.split(key, 4), strict=True):
             x = _drop(jax.nn.relu(layer(x)), dropout, one)
         return self.layers[-1](x)
@@ -70,14 +71,14 @@ class Filters(eqx.Module):
     def __call__(
         self, x: Float[Array, "height width inputs"]
     ) -> Float[Array, "height width outputs"]:
-        """The features of every pixel."""
+        """Return the features at every pixel."""
         kinds = ("NHWC", "HWIO", "NHWC")
         call = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": kinds}
         return jax.lax.conv_general_dilated(x[None], self.weight, **call)[0] + self.bias
 
 
 class PixelClassifier(eqx.Module):
-    """The CNN: 64 filters of 5x5 three times, each with 2x2 max-pooling, then 512 units."""
+    """The CNN: three layers of 64 5x5 filters with 2x2 max-pooling, then 512 units."""
 
     filters: tuple[Filters, ...]
     hidden: eqx.nn.Linear
@@ -92,14 +93,14 @@ class PixelClassifier(eqx.Module):
     def __call__(
         self, x: Float[Array, "side side 1"], dropout: Any, key: Key[Array, ""]
     ) -> Float[Array, " classes"]:
-        """Logits of the classes."""
+        """Return the logits of the classes."""
         for layer in self.filters:
             x = _pool(jax.nn.relu(layer(x)))
         return self.output(_drop(jax.nn.relu(self.hidden(x.ravel())), dropout, key))
 
 
 class AutoEncoder(eqx.Module):
-    """The CAE: 64 filters of 6x6 three times with 2x2 max-pooling; the same back, enlarging."""
+    """The CAE: three layers of 64 6x6 filters with 2x2 max-pooling; the decoder mirrors them."""
 
     down: tuple[Filters, ...]
     up: tuple[Filters, ...]
@@ -110,7 +111,7 @@ class AutoEncoder(eqx.Module):
         self.up = tuple(Filters(6, f, o, k) for o, k in zip((f, f, 1), keys[3:], strict=True))
 
     def encode(self, x: Float[Array, "side side 1"]) -> Float[Array, "small small filters"]:
-        """The code: what is left after three times of pooling."""
+        """Return the code: the features after the third pooling."""
         for layer in self.down:
             x = _pool(jax.nn.relu(layer(x)))
         return x
@@ -118,18 +119,18 @@ class AutoEncoder(eqx.Module):
     def decode(
         self, code: Float[Array, "small small filters"], side: int
     ) -> Float[Array, "side side 1"]:
-        """The picture of a code."""
+        """Decode a code into an image."""
         y = code
         for layer, larger in zip(self.up, (side // 4, side // 2, side), strict=True):
             y = jax.image.resize(jax.nn.relu(y), (larger, larger, y.shape[2]), "nearest")
             y = layer(y)
-        return jax.nn.sigmoid(y - 2)  # black to begin with
+        return jax.nn.sigmoid(y - 2)  # dark images at the start of training
 
 
 def classification(
     network: Any, x: Array, y: Int[Array, ""], settings: Settings, key: Key[Array, ""]
 ) -> Float[Array, ""]:
-    """The loss of a classifier: cross-entropy, for one of the samples that `x` has of an image."""
+    """Classifier loss: cross-entropy for one random sample of the samples `x` of an image."""
     key_sample, key_noise, key_drop = jax.random.split(key, 3)
     x = intensities(x[jax.random.randint(key_sample, (), 0, len(x))])
     noisy = x + settings.noise * jax.random.normal(key_noise, x.shape)
@@ -140,7 +141,7 @@ def classification(
 def reconstruction(
     network: AutoEncoder, x: Array, y: Any = None, settings: Any = None, key: Any = None
 ) -> Float[Array, ""]:
-    """The loss of the auto-encoder: squared error."""
+    """Auto-encoder loss: squared error."""
     x = intensities(x)
     return jnp.sum((x - network.decode(network.encode(x), x.shape[0])) ** 2)
 
@@ -158,9 +159,9 @@ def fit(
     settings: Settings,
     key: Key[Array, ""],
 ) -> Any:
-    """`network` after training on the first `labels` of `rows`.
+    """Train `network` on the first `labels` of `rows` and return it.
 
-    How many labels and steps there are is not compiled in: one program serves all.
+    The numbers of labels and steps are not compiled in, so one program serves all of them.
     """
     optimiser = optax.scale_by_adam()
 
@@ -187,7 +188,7 @@ def accuracy(
     x: Inputs,
     y: Int[Array, " rows"],
 ) -> Float[Array, ""]:
-    """The share of rows that a classifier gets right."""
+    """Return the share of rows that a classifier gets right."""
 
     def right(row):
         logits = network(intensities(row[0]), 0.0, jax.random.key(0))
@@ -197,7 +198,7 @@ def accuracy(
 
 
 def intensities(x: Array) -> Float[Array, "*shape"]:
-    """Intensities between 0 and 1; what is a float already stays as it is."""
+    """Convert uint8 pixels to intensities between 0 and 1; return floats unchanged."""
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
 
 
@@ -207,13 +208,13 @@ def _drop(x: Float[Array, " units"], share: Any, key: Key[Array, ""]) -> Float[A
 
 
 def _rectified(inputs: int, outputs: int, key: Key[Array, ""]) -> eqx.nn.Linear:
-    """A layer that keeps the scale of what goes through rectified units (He et al. 2015)."""
+    """Return a linear layer with the initialisation for rectified units (He et al. 2015)."""
     layer = eqx.nn.Linear(inputs, outputs, key=key)
     weight = jax.random.normal(key, (outputs, inputs)) * jnp.sqrt(2 / inputs)
     return eqx.tree_at(lambda it: (it.weight, it.bias), layer, (weight, jnp.zeros(outputs)))
 
 
 def _pool(x: Float[Array, "h w c"]) -> Float[Array, "hh ww c"]:
-    """The largest of each 2x2; an odd last row or column is left out."""
+    """2x2 max-pooling; an odd last row or column is dropped."""
     h, w, c = x.shape[0] // 2, x.shape[1] // 2, x.shape[2]
     return jnp.max(x[: 2 * h, : 2 * w].reshape(h, 2, w, 2, c), axis=(1, 3))

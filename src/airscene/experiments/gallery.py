@@ -1,7 +1,8 @@
-"""Pages of results: one for each, and the gallery of all that lie in a folder.
+"""Pages of results: one page per result, and a gallery of all results in a folder.
 
-A result's folder has index.html, figures/ and page.json, which says how it was made and what it
-shows. The gallery is made from these alone: it needs no models, and can be written at any time.
+The folder of a result contains index.html, figures/ and page.json, which records how the result was
+made and what it shows. The gallery is built from these files alone. It needs no models, so it can
+be written at any time.
 """
 
 import json
@@ -23,7 +24,7 @@ from airscene.output import report
 from airscene.output.figures import png
 from airscene.version import __version__
 
-TITLE = "Attend, Infer, Repeat: the paper's results, made again"
+TITLE = "Attend, Infer, Repeat: the paper's results, reproduced"
 KICKER = "airscene reproduce all"
 STYLE = """
 .contents{margin:28px 0 0;padding:0;list-style:none;border-top:1px solid var(--line)}
@@ -43,7 +44,7 @@ font-size:14px;background:var(--warn-tint);color:var(--warn)}
 
 @dataclass(frozen=True)
 class Result:
-    """What page.json says: how a result was made, and what it shows."""
+    """Content of page.json: how a result was made, and what it shows."""
 
     name: str
     title: str
@@ -56,20 +57,20 @@ class Result:
     machine: str
     seconds: float = 0.0
     captions: dict[str, str] = field(default_factory=dict)
-    """Of the figures, by the stems of their files."""
+    """Captions of the figures, by the stems of their file names."""
     tables: dict[str, list[list[str]]] = field(default_factory=dict)
     not_made: str = ""
-    """Why there is nothing to show, if so."""
+    """Reason why the result could not be made; empty if it was made."""
 
 
 # --- Making a result -------------------------------------------------------------------------
 
 
 def make(name: str, out: Path, seeds: int | None, quick: bool, console: Console) -> Result | None:
-    """Run an experiment and write its folder; None if it was stopped, and can go on."""
+    """Run an experiment and write its folder; return None if it was stopped and can be resumed."""
     there = read(out)
     if there is not None and there.name != name:
-        raise AirsceneError(f"{out} holds the result {there.name}; use another --out")
+        raise AirsceneError(f"{out} already contains the result {there.name}; use another --out")
     begun, trained = time.monotonic(), training_seconds(out)
     page = EXPERIMENTS[name].load()(out, seeds or 1, quick, console)
     if page is None:
@@ -87,23 +88,23 @@ def make(name: str, out: Path, seeds: int | None, quick: bool, console: Console)
 
 
 def _caption(text: str, quick: bool) -> str:
-    """What is to be seen in a figure is not to be seen in its quick one."""
-    return text.split(" To see:")[0] if quick else text
+    """Drop from a quick result's caption what only a full run is expected to show."""
+    return text.split(" Expected:")[0] if quick else text
 
 
 def make_once(
     name: str, results: Path, seeds: int | None, quick: bool, console: Console
 ) -> Result | None:
-    """Make a result among others, unless it is there already, by the same version and options.
+    """Make a result unless it already exists, made by the same version with the same options.
 
-    Why it cannot be made is kept for the gallery, unless an older one is there to be shown.
+    If it cannot be made, the reason is saved for the gallery, unless an older result exists.
     """
     out, seeds = results / folder(name, quick), seeds_of(name, seeds, quick)
     there = read(out)
     if there is not None and there.not_made:
         there = None
     if there is not None and (there.airscene, there.seeds) == (__version__, seeds):
-        console.print("is made already")
+        console.print("already made")
         return there
     try:
         return make(name, out, seeds, quick, console)
@@ -114,12 +115,12 @@ def make_once(
 
 
 def folder(name: str, quick: bool) -> str:
-    """Where a result lies among the others."""
+    """Name of a result's folder among the other results."""
     return f"{name}-quick" if quick else name
 
 
 def described(name: str, seeds: int | None, quick: bool, not_made: str = "") -> Result:
-    """A result of which nothing is there yet."""
+    """Return a `Result` without captions, tables and times."""
     experiment = EXPERIMENTS[name]
     return Result(
         name=name,
@@ -136,49 +137,49 @@ def described(name: str, seeds: int | None, quick: bool, not_made: str = "") -> 
 
 
 def seeds_of(name: str, asked: int | None, quick: bool) -> int | None:
-    """How many seeds a result has; None where nothing is trained."""
+    """Return the number of seeds of a result; None if nothing is trained."""
     usual = EXPERIMENTS[name].seeds
     return usual and (asked or (1 if quick else usual))
 
 
 def command(name: str, seeds: int | None, quick: bool) -> str:
-    """What makes this result again."""
+    """Return the command that reproduces this result."""
     words = f"airscene reproduce {name}" + " --quick" * quick
     return words + (f" --seeds {seeds}" if seeds != seeds_of(name, None, quick) else "")
 
 
 def machine() -> str:
-    """Where this runs, in words."""
+    """Describe this machine in words."""
     device = jax.devices()[0]
     cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     return f"{cores if device.platform == 'cpu' else device.device_kind}, jax {jax.__version__}"
 
 
 def training_seconds(out: Path) -> float:
-    """What the runs below a folder say that their training took, all their resumptions included."""
+    """Return the recorded training time of all runs below a folder, including resumed parts."""
     total = 0.0
     for path in out.rglob("metrics.jsonl"):
         lines = path.read_text().splitlines()
         try:
             total += json.loads(lines[-1])["seconds"] if lines else 0.0
-        except (ValueError, KeyError):  # its last line was cut off
+        except (ValueError, KeyError):  # the last line is incomplete
             total += json.loads(lines[-2])["seconds"] if len(lines) > 1 else 0.0
     return total
 
 
 def write(out: Path, result: Result, figures: dict[str, bytes]) -> None:
-    """The figures, page.json and index.html of a result."""
+    """Write the figures, page.json and index.html of a result."""
     text = json.dumps(finite(asdict(result)), indent=2) + "\n"
     page = report.document(result.title, "airscene reproduce", [_body(result, figures)], STYLE)
     report.write(out / "index.html", page, {f"{stem}.png": png for stem, png in figures.items()})
-    write_text(out / "page.json", text)  # the last: with it, the result is made
+    write_text(out / "page.json", text)  # written last: it marks the result as made
 
 
 # --- The gallery -----------------------------------------------------------------------------
 
 
 def write_gallery(folder: Path) -> Path:
-    """index.html with all results that lie in a folder, in the paper's order."""
+    """Write index.html with all results in a folder, in the order of the paper."""
     found = results(folder)
     articles, number = [], 1
     for path, result in found.items():
@@ -195,13 +196,13 @@ def write_gallery(folder: Path) -> Path:
 
 
 def is_one(folder: Path) -> bool:
-    """Whether a folder has a gallery already: no other index.html is overwritten."""
+    """Whether a folder's index.html is a gallery, which may be overwritten."""
     page = folder / "index.html"
     return page.is_file() and KICKER in page.read_text(errors="replace")
 
 
 def results(folder: Path) -> dict[Path, Result]:
-    """The results in a folder; a quick one only where there is no other of its name."""
+    """Return the results in a folder; a quick one only if no full one of the same name exists."""
     order = list(EXPERIMENTS)
     pages = {path.parent: read(path.parent) for path in sorted(folder.glob("*/page.json"))}
     found = {path: result for path, result in pages.items() if result is not None}
@@ -215,7 +216,7 @@ def results(folder: Path) -> dict[Path, Result]:
 
 
 def read(out: Path) -> Result | None:
-    """The result in a folder, if there is one that can be read."""
+    """Read the result in a folder; None if it is missing or unreadable."""
     try:
         return Result(**json.loads((out / "page.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -229,7 +230,7 @@ def _entry(path: Path, result: Result) -> str:
 
 
 def _body(result: Result, figures: dict[str, bytes], number: int = 1) -> str:
-    """What the paper shows, then what was found, then how it was made."""
+    """HTML of a result: the paper's finding, our figures and tables, and how they were made."""
     experiment = EXPERIMENTS[result.name]
     paper = f'<p class="paper"><b>{escape(result.paper)}.</b> {escape(experiment.shows)}</p>'
     if result.not_made:
@@ -242,7 +243,7 @@ def _body(result: Result, figures: dict[str, bytes], number: int = 1) -> str:
 
 
 def _made(result: Result) -> str:
-    """How a result was made, in a line."""
+    """HTML line on how a result was made."""
     seeds = {None: "", 1: "1 seed"}.get(result.seeds, f"{result.seeds} seeds")
     facts = [seeds, duration(result.seconds), result.machine, result.date]
     facts += [f"airscene {result.airscene}"]
@@ -251,7 +252,7 @@ def _made(result: Result) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in words."""
+    """Format a duration in words."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,9 +1,9 @@
-"""Counting past what was seen: the paper's "Strong generalization", appendices D and F, and more.
+"""Generalising to unseen counts: "Strong generalization", appendices D and F, and more.
 
-Models are trained on some counts and tested on others: 0 to 2 digits, then 3 (extrapolation); 0, 1
-or 3, then 2 (interpolation); and, on a larger canvas, 0 to 2, then up to 8. Every model is a run
-folder of its own, so that what was trained is not trained again. Then all seeds are measured, and
-tables (CSV) are written.
+Models are trained on some counts and tested on others: on 0 to 2 digits, then 3 (extrapolation);
+on 0, 1 or 3, then 2 (interpolation); and, on a larger canvas, on 0 to 2, then up to 8. Each model
+has its own run folder, so a repeated call does not train it again. Then all seeds are measured, and
+the tables are written as CSV.
 """
 
 import math
@@ -26,6 +26,7 @@ from airscene.air.task import look
 from airscene.config import EVAL_SEED, DataConfig, from_dict
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float
+from airscene.errors import many
 from airscene.experiments import plots, variance
 from airscene.experiments.page import Page
 from airscene.experiments.tables import Row, csv_text, read_csv, spread
@@ -43,20 +44,20 @@ LABELS = {
     "dair-draw": "DAIR+DRAW",
 }
 TASKS = {"extrapolation": ((0, 1, 2), 3), "interpolation": ((0, 1, 3), 2)}
-"""Counts to train on, and the count to test."""
+"""Counts to train on, and the count to test on."""
 PAPER = {"draw": (-637, -406), "air": (-620, -316), "dair": (-611, -424)}
-"""Free energy in the paper, on up to 2 digits and on 3."""
+"""Free energy in the paper, for up to 2 digits and for 3."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large all of it is."""
+    """Sizes of the experiment."""
 
     dataset: str = "mnist"
     side: int = 50
     large: int = 100
     most: int = 8
-    """Most digits on the large canvas."""
+    """Largest number of digits on the large canvas."""
     scenes: int = 60_000
     test_scenes: int = 2_000
 
@@ -67,20 +68,20 @@ QUICK = Size("digits", large=80, most=6, test_scenes=100)
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, all its seeds, and how its training went."""
+    """All seeds of a model, and the metrics of its training."""
 
     config: TrainConfig
     models: AIR
-    """With a leading axis for the seeds."""
+    """All seeds, stacked along the leading axis."""
     served: Predictor
     """The seed with the best ELBO."""
     metrics: list[Row]
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Train what is not yet trained, measure everything; None if stopped.
+    """Train the missing models and measure all of them; return None if stopped.
 
-    `quick` measures the models that come along, and leaves out what there is no model for.
+    `quick` measures the bundled models and skips the parts that have none.
     """
     size = QUICK if quick else FULL
     models = bundled(size) if quick else trained(out, seeds, console)
@@ -94,12 +95,12 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     tables = {name: rows for name, rows in tables.items() if rows}
     for name, rows in tables.items():
         write_text(out / f"{name}.csv", csv_text(rows))
-    with console.status("drawing"):
+    with console.status("plotting"):
         return show(models, size, tables)
 
 
 def bundled(size: Size) -> dict[str, Trained]:
-    """Models that come along, by the names of those that would be trained."""
+    """Load the bundled models, under the names of the models they replace."""
     known = {
         "extrapolation/air": load("digits"),
         "extrapolation/dair": load("digits-difference"),
@@ -120,7 +121,7 @@ def bundled(size: Size) -> dict[str, Trained]:
 
 
 def trained(out: Path, seeds: int, console: Console) -> dict[str, Trained] | None:
-    """All models, trained now or before; None if stopped."""
+    """Train the missing models and return all of them; return None if stopped."""
     todo, models = jobs(seeds), {}
     for i, (name, config) in enumerate(todo.items(), start=1):
         console.print(f"{i} of {len(todo)}: {name}", style="bold", highlight=False)
@@ -133,7 +134,7 @@ def trained(out: Path, seeds: int, console: Console) -> dict[str, Trained] | Non
 
 
 def jobs(seeds: int, size: Size = FULL) -> dict[str, TrainConfig]:
-    """Every model to train, by the name of its run folder."""
+    """Return the configuration of every model, by the name of its run folder."""
     air = ModelConfig(mlp=400)
     dair = replace(DIFFERENCE, mlp=400, patch_features=64, context=3)
     networks = {
@@ -158,12 +159,15 @@ def jobs(seeds: int, size: Size = FULL) -> dict[str, TrainConfig]:
 
 
 def _with_draw(model: ModelConfig) -> ModelConfig:
-    """DRAW inside AIR: each object in ten strokes."""
+    """DRAW as AIR's glimpse model: it draws each object in ten steps."""
     return replace(model, glimpse="draw", codes=50, draw_steps=10, draw_window=12)
 
 
 def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) -> TrainConfig:
-    """Training on some counts while another is watched, with one step to spare."""
+    """Train on the counts `shown` and watch the count `tested`.
+
+    Models that count get one inference step more than the largest count in training.
+    """
     if model.counts_objects:
         model = replace(model, max_objects=max(shown) + 1)
     data = DataConfig(
@@ -172,7 +176,7 @@ def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) ->
     config = TrainConfig(steps=10_000, eval_every=1_000, model=model, data=data)
     if model.core == "whole":  # 40 recurrent steps: at higher rates it forgets what it learned
         return replace(config, steps=15_000, learning_rate=3e-4, clip_gradient=10.0)
-    if model.core == "lstm":  # or some seeds put everything into one window
+    if model.core == "lstm":  # otherwise some seeds put all objects into one window
         model = replace(model, size_sd=0.07)
         config = replace(config, model=model, count_temperature=300.0, anneal=3_000)
     if model.glimpse == "draw":
@@ -186,7 +190,7 @@ def _job(model: ModelConfig, size: Size, shown: tuple[int, ...], tested: int) ->
 
 
 def measure(models: dict[str, Trained], size: Size) -> dict[str, list[Row]]:
-    """The tables: over training, counts, and counts on the large canvas."""
+    """Return three tables: metrics over training, counts, and counts on the large canvas."""
     tables: dict[str, list[Row]] = {"curves": [], "counts": [], "many": []}
     for name, one in models.items():
         task, model = name.split("/")
@@ -200,7 +204,7 @@ def measure(models: dict[str, Trained], size: Size) -> dict[str, list[Row]]:
 
 
 def _free_energy(models: dict[str, Trained], size: Size) -> list[Row]:
-    """That of all models of the paper's table."""
+    """Measure the free energy of the models trained for extrapolation, as in the paper's table."""
     tasks = [(*name.split("/"), one) for name, one in models.items()]
     return [
         {"model": model} | row
@@ -222,22 +226,22 @@ def _curve(one: Trained) -> Iterator[Row]:
 
 
 def _counts(one: Trained, size: Size, most: int) -> Iterator[Row]:
-    """Count accuracy of every seed for each number of digits, with a step to spare."""
+    """Yield every seed's count accuracy for each number of digits, with N = `most` + 1 steps."""
     models = one.models.changed(max_objects=most + 1)
     for n in range(most + 1):
         scenes = _scenes(one.config, size, (n,))
         seen = look(models, jnp.asarray(scenes.images))
         for i, (count, elbo) in enumerate(zip(np.asarray(seen.count), seen.elbo, strict=True)):
             right = count_figures(scenes.counts, count)
-            if not np.isfinite(elbo):  # it diverged, and its counts mean nothing
+            if not np.isfinite(elbo):  # it diverged, so its counts mean nothing
                 right = dict.fromkeys(right, math.nan)
             yield {"seed": one.config.seed + i, "objects": n, **right}
 
 
 def _free(one: Trained, size: Size) -> Iterator[Row]:
-    """Minus the ELBO of every seed, under the p(n) of training and under a uniform one.
+    """Yield the negative ELBO of every seed, under the p(n) of training and under a uniform p(n).
 
-    N is that of training: 3, as in the paper.
+    N is the same as in training: 3, as in the paper.
     """
     priors = {"training": one.models}
     if one.config.model.counts_objects:
@@ -252,7 +256,7 @@ def _free(one: Trained, size: Size) -> Iterator[Row]:
 
 
 def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
-    """Held-out scenes, others than those that training looks at."""
+    """Make held-out scenes, different from those evaluated during training."""
     return make_scenes(
         config.data,
         config.model,
@@ -264,7 +268,7 @@ def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
 
 
 def _variance(path: Path, console: Console) -> list[Row]:
-    """The gradient's variance, measured now or before."""
+    """Return the variance of the gradient: read from `path` if it exists, else measured."""
     if path.is_file():
         return read_csv(path, likelihood=str, estimator=str, objects=int, rollouts=int)
     with console.status("measuring the gradient's variance"):
@@ -275,27 +279,29 @@ def _variance(path: Path, console: Console) -> list[Row]:
 
 
 def show(models: dict[str, Trained], size: Size, tables: dict[str, list[Row]]) -> Page:
-    """The figures, and the tables for people."""
+    """Return the page with figures and human-readable tables."""
     pictures = {
         "reconstructions": (
-            "Three digits, after training on 0 to 2 (best seed of each by ELBO): the image, then "
-            "what each model makes of it, with the windows in the order of their steps.",
+            "Images of three digits and their reconstructions by models trained on 0 to 2 digits "
+            "(for each, the seed with the best ELBO). The colour of a window is its step.",
             _reconstructions(models, size),
         ),
         "many": (
-            f"DAIR trained on 0 to 2 digits (shaded), asked about up to {size.most} on a "
-            f"{size.large}x{size.large} canvas: mean of all seeds, their lowest and highest.",
+            f"Count accuracy of DAIR, trained on 0 to 2 digits (shaded), on up to {size.most} "
+            f"digits on a canvas of {size.large}x{size.large} pixels: mean over seeds, with a "
+            "band from the lowest to the highest seed.",
             plots.counts_curve(tables["many"], trained=2),
         ),
         "crowd": (
-            f"{size.most} digits on that canvas, and the objects that DAIR finds.",
+            f"{size.most} digits on the same canvas, and the objects that DAIR finds.",
             _crowd(models["many/dair"], size),
         ),
     }
     if "curves" in tables:
         caption = (
-            "Over training, on held-out scenes with the count that training never shows: mean of "
-            "all seeds, and their lowest and highest. DRAW has no count."
+            "ELBO and count accuracy over training, on held-out scenes with a count that is not "
+            "in the training scenes (above: extrapolation, below: interpolation): mean over seeds, "
+            "with a band from the lowest to the highest seed. DRAW does not count."
         )
         drawn = plots.over_training(
             _by_model(tables["curves"]),
@@ -305,24 +311,27 @@ def show(models: dict[str, Trained], size: Size, tables: dict[str, list[Row]]) -
         pictures = {"curves": (caption, drawn)} | pictures
     if "variance" in tables:
         caption = (
-            "Noise of the core's gradient by number of objects, for each estimator, with the "
-            "paper's likelihood and with a Bernoulli one; dashed, the length of the gradient."
+            "Standard deviation of the gradient of the core (the network that proposes objects), "
+            "by number of objects, for each estimator, with the paper's Gaussian likelihood and "
+            "with a Bernoulli likelihood. Dashed: the norm of the gradient."
         )
         pictures["variance"] = (caption, plots.variance(tables["variance"]))
     sections = {
-        "Counts, % right (mean, lowest to highest seed)": _counts_table(tables["counts"]),
-        "Counts on the large canvas, % right": _counts_table(tables["many"]),
+        "Count accuracy, %: mean over seeds (lowest to highest)": _counts_table(tables["counts"]),
+        "Count accuracy on the large canvas, %": _counts_table(tables["many"]),
     }
     if "free_energy" in tables:
-        heading = "Free energy (lower is better)"
+        heading = (
+            "Free energy (negative ELBO; lower is better): mean over seeds (lowest to highest)"
+        )
         sections = {heading: _free_energy_table(tables["free_energy"])} | sections
-    return Page("Counting past what was seen", pictures, sections)
+    return Page("Generalising to unseen counts", pictures, sections)
 
 
 def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """The curves of each task, by the model's label."""
+    """Group the curves by task, then by the model's label."""
     return {
-        f"{task}: {', '.join(map(str, counts))} to {tested}": {
+        f"trained on {', '.join(map(str, counts))}; tested on {tested}": {
             label: [row for row in rows if (row["task"], row["model"]) == (task, model)]
             for model, label in LABELS.items()
             if any((row["task"], row["model"]) == (task, model) for row in rows)
@@ -350,7 +359,7 @@ def _crowd(one: Trained, size: Size) -> Figure:
 
 
 def _free_energy_table(rows: Sequence[Row]) -> list[list[str]]:
-    head = ["model", "p(n)", "up to 2 digits", "only 3 digits", "the paper's"]
+    head = ["model", "p(n)", "up to 2 digits", "only 3 digits", "paper"]
     lines = [head]
     for model, label in LABELS.items():
         for prior in ("training", "uniform"):
@@ -364,7 +373,7 @@ def _free_energy_table(rows: Sequence[Row]) -> list[list[str]]:
 
 def _counts_table(rows: Sequence[Row]) -> list[list[str]]:
     counts = sorted({row["objects"] for row in rows})
-    lines = [["model", *(f"{n} digits" for n in counts)]]
+    lines = [["model", *(many(n, "digit") for n in counts)]]
     for task, model in dict.fromkeys((row["task"], row["model"]) for row in rows):
         mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
         cells = [

@@ -1,4 +1,4 @@
-"""Scenes seen from outside (figures 7 and 14): what is there, and in red what was inferred."""
+"""3D scenes seen from outside (figures 7 and 14), with the inferred objects overlaid in red."""
 
 import re
 from dataclasses import replace
@@ -16,26 +16,28 @@ from airscene.renderers.world import Camera, World, scaled
 
 SIDE = 480
 LARGER = 1.04
-"""What was inferred is a little larger than life, so that it shows."""
+"""Scale of the inferred objects: slightly enlarged, to stay visible around the true ones."""
 LIFTED = 0.008
-"""And so many metres above the table: else what is flat and right hides half of it."""
+"""Height of the inferred objects above the table, in metres: otherwise a true flat object would
+hide half of a correctly inferred one."""
 RED = "1 0.1 0.1 0.4"
 CORNERS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
-"""Of a camera's image; its middle is (0, 0)."""
+"""Corners of a camera's image; the centre is (0, 0)."""
 AHEAD = ((0, 0),)
 
 
 def illustrate(world: World, truth: Slots, guess: Slots, seen: np.ndarray) -> Figure:
-    """A picture of one scene from outside, beside what its camera sees."""
+    """Show one scene from outside, next to the image that its camera sees."""
     view = _looking((1.45, -1.45, 1.6), at=(-0.05, -0.38, 0.2), fovy=44.0)
     cameras = [_camera(world.camera, truth.camera, CORNERS)]
     return figures.setup(_picture(world, truth, guess, view, cameras), seen)
 
 
 def from_above(world: World, truth: Slots, guess: Slots) -> np.ndarray:
-    """A picture of one scene from high above; with the camera and where it looks, if it moves.
+    """Render one scene from high above.
 
-    What is there in its own colours, what was inferred in transparent red.
+    True objects have their own colours, inferred ones are transparent red. In worlds with a moving
+    camera, the true and the inferred camera and their viewing directions are shown.
     """
     if not world.orbit:
         view = _looking((0.0, -1.5, 4.4), at=(0.0, 0.0, 0.0), fovy=12.0)
@@ -51,7 +53,7 @@ def from_above(world: World, truth: Slots, guess: Slots) -> np.ndarray:
 def _picture(
     world: World, truth: Slots, guess: Slots, view: Camera, cameras: list[str]
 ) -> np.ndarray:
-    """One scene, and its cameras as MJCF, seen by a camera of our own."""
+    """Render one scene, with cameras given as MJCF, as seen from the camera `view`."""
     extra = [view.mjcf("overview"), FLOOR, *_ghosts(world, guess), *cameras]
     large = replace(world, slots=len(truth.present), sizes=(1.0, LARGER))
     mjcf = large.mjcf("\n".join(extra))
@@ -67,7 +69,7 @@ FLOOR = '<geom type="plane" size="40 40 1" pos="0 0 -0.6" rgba="0.93 0.94 0.95 1
 def _looking(
     position: tuple[float, float, float], at: tuple[float, float, float], fovy: float
 ) -> Camera:
-    """A camera that looks at a point."""
+    """Return a camera at `position` that looks at the point `at`."""
     ahead = np.subtract(at, position)
     right = np.cross(ahead, [0, 0, 1])
     up = np.cross(right, ahead)
@@ -76,7 +78,7 @@ def _looking(
 
 
 def _ghosts(world: World, guess: Slots) -> list[str]:
-    """Transparent red copies of what was inferred."""
+    """Return the MJCF of the inferred objects, in transparent red."""
     return [
         f'<body pos="{x} {y} {LIFTED}" euler="0 0 {np.degrees(yaw)}">'
         f"<geom {_red(world.kinds[kind].geom)}/></body>"
@@ -86,7 +88,7 @@ def _ghosts(world: World, guess: Slots) -> list[str]:
 
 
 def _red(geom: str) -> str:
-    """A geom's attributes, larger and in transparent red."""
+    """Return the attributes of a geom, enlarged and in transparent red."""
     return re.sub(r'material="\w+"', f'rgba="{RED}"', scaled(geom, LARGER))
 
 
@@ -98,7 +100,10 @@ def _camera(
     rays: str = "0.2 0.35 0.65 0.6",
     size: float = 1.0,
 ) -> str:
-    """A camera on its orbit, and rays of what it sees down to the table: see `CORNERS`."""
+    """Return the MJCF of a camera on its orbit, and of rays to the table through `looks`.
+
+    `looks` are points of its image, such as `CORNERS`.
+    """
     position = np.array(camera.position)
     right, up = (np.array(axis) / np.linalg.norm(axis) for axis in (camera.x, camera.y))
     ahead, reach = -np.cross(right, up), np.tan(np.radians(camera.fovy / 2))

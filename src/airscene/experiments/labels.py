@@ -1,4 +1,4 @@
-"""Semi-supervised training, which the paper calls straightforward: what a few labels are worth."""
+"""Semi-supervised training, which the paper calls straightforward: how much a few labels help."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ STAGES = (100, 200, 400)
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Train with every share of labels, few steps each; None if stopped."""
+    """Train for a few steps with each share of labels; return None if stopped."""
     todo = jobs(seeds, quick)
     for name, config in todo.items():
         console.print(name, style="bold", highlight=False)
@@ -32,12 +32,12 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     stages = [stage for stage in STAGES if stage in steps] or steps[-1:]
     scenes = next(iter(todo.values())).data.scenes
     return Page(
-        "What a few labels are worth", _figures(rows, steps, stages, scenes), _tables(rows, stages)
+        "Training with a few labels", _figures(rows, steps, stages, scenes), _tables(rows, stages)
     )
 
 
 def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
-    """A run for each share of labels: counts alone, and counts and boxes."""
+    """Return a run without labels and, per share of labels, runs with and without boxes."""
     config = TrainConfig(
         steps=STAGES[-1],
         eval_every=50,
@@ -72,9 +72,9 @@ def _figures(rows: list[Row], steps: list[int], stages: list[int], scenes: int) 
         values = [[100 * r["count_accuracy"] for r in mine if r["step"] == step] for step in steps]
         curves[name] = np.array(values)
     caption = (
-        "Count accuracy on held-out scenes after few steps of training, by the share of the "
-        f"{scenes:,} images whose labels are used: mean of all seeds, lowest and highest. Left "
-        "with their counts alone, right with their boxes, too."
+        "Count accuracy on held-out scenes after a few steps of training, by the share of the "
+        f"{scenes:,} training images whose labels are used. Lines are means over seeds, bands "
+        "reach from the lowest to the highest seed. Left: counts only. Right: counts and boxes."
     )
     return {"labels": (caption, plots.label_shares(curves, steps, stages))}
 
@@ -88,4 +88,4 @@ def _tables(rows: list[Row], stages: list[int]) -> dict[str, list[list[str]]]:
             for stage in stages
         ]
         lines.append([name, *cells])
-    return {"Counts right on held-out scenes, %, mean of seeds (lowest to highest)": lines}
+    return {"Count accuracy on held-out scenes, %: mean over seeds (lowest to highest)": lines}

@@ -1,7 +1,7 @@
 """How AIR learns: digits (figure 3) and sprites (appendix H).
 
-Reconstructions at several stages of training, counts over training, the scanning policies of
-several seeds, and which steps are used. A study is a value: its runs, and what is shown of them.
+Shows reconstructions at several stages of training, counts over training, the scanning policies of
+several seeds, and how often each step is used. A `Study` lists the runs and what to show of them.
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ from airscene.runs.train import train_once
 from airscene.training.task import best_seed, pick
 
 SHOWN = 10
-"""Scenes in a figure."""
+"""Number of scenes in a figure."""
 STAGES = (0, 1_000, 10_000)
-"""Steps at which reconstructions are shown, beside the last."""
+"""Training steps at which reconstructions are shown, in addition to the last one."""
 POLICIES = 3
-"""Seeds whose policy is shown."""
+"""Number of seeds whose policy is shown."""
 PAPER = TrainConfig(
     steps=200_000,
     estimator="nvil",
@@ -48,12 +48,12 @@ PAPER = TrainConfig(
     model=ModelConfig(patch=0),
     data=DataConfig(dataset="mnist"),
 )
-"""The paper's own settings: the image as it is, n sampled, q(n) not annealed."""
+"""The paper's settings: the core sees raw pixels, n is sampled, q(n) is not annealed."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is trained, and the model that comes along for --quick."""
+    """The runs to train, and the bundled model that --quick shows."""
 
     title: str
     bundled: str
@@ -81,17 +81,17 @@ SPRITES = Study(
 
 
 def digits(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Figure 3."""
+    """Reproduce figure 3."""
     return run(DIGITS, out, seeds, quick, console)
 
 
 def sprites(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Appendix H."""
+    """Reproduce appendix H."""
     return run(SPRITES, out, seeds, quick, console)
 
 
 def run(study: Study, out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Train what is not yet trained, measure, draw; None if stopped."""
+    """Train the missing runs, measure and plot; return None if stopped."""
     jobs = {
         name: small(study, c) if quick else replace(c, seeds=seeds, snapshots=40)
         for name, c in study.runs.items()
@@ -100,17 +100,18 @@ def run(study: Study, out: Path, seeds: int, quick: bool, console: Console) -> P
         console.print(study.labels[name], style="bold", highlight=False)
         if not train_once(out / name, study.bundled, config, console):
             return None
-    with console.status("measuring and drawing"):
+    with console.status("measuring and plotting"):
         shown = [Shown(study, name, Run.open(out / name), quick) for name in jobs]
         rows = [row for it in shown for row in it.rows()]
         write_text(out / "steps.csv", csv_text(rows))
         pictures = {k: v for it in shown for k, v in it.figures().items()}
-    sections = {"Held-out scenes in which a step is used, % (mean of seeds)": used_table(rows)}
+    heading = "Held-out scenes in which a step is used, %: mean over seeds (lowest to highest)"
+    sections = {heading: used_table(rows, study.labels)}
     return Page(study.title, pictures, sections | accuracy_table(shown))
 
 
 def small(study: Study, config: TrainConfig) -> TrainConfig:
-    """Half a minute of training, to see its beginning."""
+    """Shorten training to half a minute, enough to show its first steps."""
     data = replace(config.data, dataset=study.bundled, scenes=5_000)
     steps = 300 if config.estimator == "marginal" else 100
     quick = {"steps": steps, "eval_every": 50, "snapshots": 8, "batch": 32}
@@ -133,22 +134,22 @@ class Shown:
 
     @property
     def _bundled(self) -> bool:
-        """Whether the model that comes along is measured, since training was short."""
+        """Whether to measure the bundled model, because training was short."""
         return self.quick and self.name == "ours"
 
     def _predictors(self) -> list[Predictor]:
-        """Of every seed; in quick, of our settings, the model that comes along."""
+        """Return a predictor per seed; for a quick run with our settings, the bundled model."""
         if self._bundled:
             return [load_as(Predictor, self.study.bundled)]
         models = self.run.state().model
         return [Predictor(pick(models, i)) for i in range(self.run.config.seeds)]
 
     def counts(self) -> list[np.ndarray]:
-        """The most probable counts, for each seed."""
+        """Return the most probable counts for each seed."""
         return [np.argmax(found.log_q, axis=1) for found in self.found]
 
     def rows(self) -> Iterator[Row]:
-        """The share of scenes of n objects in which each step is used, for each seed."""
+        """Yield the share of scenes with n objects in which each step is used, for each seed."""
         for seed, count in enumerate(self.counts()):
             for n in sorted(set(self.scenes.counts.tolist())):
                 mine = count[self.scenes.counts == n]
@@ -158,32 +159,32 @@ class Shown:
                     yield about | {"used": share}
 
     def figures(self) -> dict[str, tuple[str, Any]]:
-        """Stages, curves, policies, and samples, by the stems of their files."""
+        """Return stages, curves, policies and samples, by the stems of their file names."""
         c, label = self.run.config, self.study.labels[self.name]
-        model = "the model that comes along" if self._bundled else label
+        model = "the bundled model" if self._bundled else label
         seeds = f"{c.seeds} seeds" if c.seeds > 1 else "one seed"
         made = {
             "stages": (
-                f"Held-out scenes, and what the model makes of them over training, with {label}; "
-                "windows in the order of their steps. To see: first nothing is understood, then "
-                "windows find the objects, and in the end each has one.",
+                f"Held-out scenes and their reconstructions over training with {label}; the "
+                "colour of a window is its step. Expected: at first nothing is recognised, then "
+                "windows find the objects, and in the end each object has one window.",
                 self._stages(),
             ),
             "curves": (
-                f"ELBO and counts on held-out scenes over training with {label}, {seeds}. To see: "
-                "most counts come right without anyone having counted.",
+                f"ELBO and count accuracy on held-out scenes over training with {label}, {seeds}. "
+                "Expected: most counts become correct, although training has no labels.",
                 figures.curves(self.run.metrics()),
             ),
             "policies": (
-                f"Where the first and the second step look, over all held-out scenes ({model}); "
-                "the arrow points from the first window to the second, on average. To see: each "
-                "run settles on a way to scan images, and keeps to it in most of them.",
+                f"Where the first and the second step look, over all held-out scenes ({model}). "
+                "The arrow is the mean direction from the first window to the second. Expected: "
+                "each run settles on one order of scanning and follows it in most images.",
                 self._policies(),
             ),
         }
         if self.study.samples:
             made["samples"] = (
-                "Scenes drawn from the model, of 1 or 2 objects.",
+                "Scenes of 1 or 2 objects, sampled from the model.",
                 figures.samples([s.render() for s in self._samples()]),
             )
         return {
@@ -191,7 +192,7 @@ class Shown:
         }
 
     def _stages(self) -> Figure:
-        """Reconstructions by the best seed, as it was at several steps."""
+        """Show reconstructions by the best seed at several training steps."""
         images = as_float(self.scenes.images[:SHOWN])
         kept = list(self.run.snapshots())
         steps = [s for s in STAGES if s in kept] if not self.quick else kept[::2]
@@ -214,20 +215,20 @@ class Shown:
             yield predictor.sample(i, n=1 + i % 2)
 
 
-def used_table(rows: list[Row]) -> list[list[str]]:
-    """Rows for each run and number of objects, a column for each step."""
+def used_table(rows: list[Row], labels: dict[str, str]) -> list[list[str]]:
+    """Format a table with a row per run and number of objects, and a column per step."""
     steps = sorted({row["step"] for row in rows})
     lines = [["settings, objects", *(f"step {k}" for k in steps)]]
     for name, n in dict.fromkeys((row["run"], row["objects"]) for row in rows):
         mine = [r for r in rows if (r["run"], r["objects"]) == (name, n)]
         cells = [spread([100 * r["used"] for r in mine if r["step"] == k]) for k in steps]
-        lines.append([f"{name}, {n}", *cells])
+        lines.append([f"{labels[name]}, {n}", *cells])
     return lines
 
 
 def accuracy_table(shown: list[Shown]) -> dict[str, list[list[str]]]:
-    """Count accuracy of every seed."""
-    lines = [["settings", "steps", "% of counts right, by seed"]]
+    """Format a table of every seed's count accuracy."""
+    lines = [["settings", "steps", "count accuracy by seed, %"]]
     for it in shown:
         right = [100 * np.mean(count == it.scenes.counts) for count in it.counts()]
         steps = "bundled model" if it._bundled else f"{it.run.config.steps:,}"

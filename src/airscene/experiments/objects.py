@@ -1,8 +1,8 @@
 """Inverting a 3D renderer: single objects on a table (figure 6 a to d, figure 14, appendix I).
 
-Trains AIR (exact in what is discrete, and with the score function) and the supervised baseline, all
-seeds of each, measures them on held-out scenes, optimises some of these directly, and writes tables
-(CSV).
+Trains AIR (with discrete variables summed out, and with the score function) and the supervised
+baseline, measures all seeds on held-out scenes, optimises some of these scenes directly, and writes
+the tables as CSV.
 """
 
 from dataclasses import dataclass, replace
@@ -42,29 +42,37 @@ LABELS = {"air": "AIR", "score": "AIR, score function", "supervised": "supervise
 MEASURES = {
     "presence_accuracy": ("presence, %", 100, 2),
     "identity_accuracy": ("kind, %", 100, 2),
-    "position_cm_median": ("median cm off", 1, 2),
-    "position_cm_90": ("90%", 1, 2),
-    "rotation_deg_median_cube": ("cube, median degrees off mod 90", 1, 1),
-    "rotation_deg_90_cube": ("90%", 1, 1),
-    "rotation_deg_median_cylinder": ("cylinder, median degrees off", 1, 1),
+    "position_cm_median": ("position error: median, cm", 1, 2),
+    "position_cm_90": ("90th percentile, cm", 1, 2),
+    "rotation_deg_median_cube": ("cube, angle error mod 90: median, degrees", 1, 1),
+    "rotation_deg_90_cube": ("90th percentile, degrees", 1, 1),
+    "rotation_deg_median_cylinder": ("cylinder, angle error: median, degrees", 1, 1),
     "log_likelihood_32": ("log-likelihood, 32x32", 1, 0),
-    "log_likelihood_128": ("128x128", 1, 0),
+    "log_likelihood_128": ("log-likelihood, 128x128", 1, 0),
 }
+WORDS = {
+    "steps, median": "steps needed, median",
+    "of at most": "steps allowed",
+    "times AIR's time": "time relative to AIR",
+    "nats above AIR, median": "log-likelihood minus AIR's, median",
+    "from AIR": "started from AIR's answer",
+}
+"""What the page says for some words of the CSV files."""
 SHOWN = 10
 FAR_CM = 5.0
-"""An optimum further off than this is another one."""
+"""An inferred position with a larger error is counted as another optimum."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large all of it is."""
+    """Sizes of the experiment."""
 
     test_scenes: int = 2_000
     optimised: int = 40
-    """Held-out images, with something in them, that are optimised directly."""
+    """Number of held-out images with an object that are optimised directly."""
     restarts: int = 3
     steps: int = 60
-    """Gradient steps of each start."""
+    """Gradient steps per start."""
 
 
 FULL = Size()
@@ -72,11 +80,11 @@ QUICK = Size(test_scenes=200, optimised=8, restarts=1, steps=40)
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Train what is not yet trained, measure everything; None if stopped.
+    """Train the missing models and measure all of them; return None if stopped.
 
-    `quick` measures the model that comes along, against direct optimisation alone.
+    `quick` compares the bundled model with direct optimisation only.
     """
-    OpenGL(WORLDS["objects"], 32, workers=1).close()  # the figures need it: say so at once
+    OpenGL(WORLDS["objects"], 32, workers=1).close()  # the figures need OpenGL: fail early
     if quick:
         one = jax.tree.map(lambda a: a[None], load("objects").network)
         return measure(out, {"air": one}, {"air": 0}, QUICK, console)
@@ -92,12 +100,12 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
 
 
 def jobs(seeds: int) -> dict[str, InverseConfig]:
-    """Every model to train, by the name of its run folder."""
+    """Return the configuration of every model, by the name of its run folder."""
     air = InverseConfig(seeds=seeds)
     return {
         "air": air,
-        "score": replace(air, objective="score", batch=64),  # two samples of each image
-        # Labels of a symmetrical thing are ambiguous: its sd must be free to say so.
+        "score": replace(air, objective="score", batch=64),  # it draws two samples per image
+        # Angle labels of symmetric objects are ambiguous: the sd must be free to grow.
         "supervised": replace(
             air, objective="supervised", model=NetworkConfig(most_sd=2.0, level=True)
         ),
@@ -114,7 +122,10 @@ def measure(
     size: Size,
     console: Console,
 ) -> Page:
-    """The tables and what to show, from the models of all seeds; `served` has the best ELBO."""
+    """Measure all seeds, write the tables and return the page.
+
+    `served` has the seed with the best ELBO of each model.
+    """
     problem = make_problem("objects")
     world = WORLDS["objects"]
     renderer = make_renderer("auto", world, RENDER_SIZE)
@@ -131,16 +142,16 @@ def measure(
         tables = {"accuracy": accuracy, "optimisation": direct.rows, "failures": direct.failures()}
         for name, rows in tables.items():
             write_text(out / f"{name}.csv", csv_text(rows))
-        with console.status("drawing"):
+        with console.status("plotting"):
             shown = _pictures(problem, best, pictures, direct, renderer)
     finally:
         renderer.close()
         small.close()
     sections = {
-        "Held-out scenes: mean of all seeds (lowest to highest)": _accuracy_table(accuracy),
+        "Held-out scenes: mean over seeds (lowest to highest)": _accuracy_table(accuracy),
         f"Direct optimisation of {len(direct.images)} images ({jax.devices()[0].device_kind}, "
         f"{type(small).__name__})": _as_cells(direct.rows),
-        "How direct optimisation ends, in images": _as_cells(tables["failures"]),
+        "Outcomes of direct optimisation, in number of images": _as_cells(tables["failures"]),
     }
     return Page("Vision as inverse graphics: single objects", shown, sections)
 
@@ -157,7 +168,7 @@ def _accuracy(
 
 
 class Direct:
-    """Direct optimisation of some held-out images, and how it compares with the network."""
+    """Direct optimisation of some held-out images, compared with the network."""
 
     def __init__(
         self,
@@ -170,7 +181,7 @@ class Direct:
         self.problem, self.size = problem, size
         self.likelihood = Likelihood(network.config.sigma, network.config.blur)
         self.render = differentiable(renderer, problem.steps, central=True)
-        # An empty table is not optimised: that nothing is there is a candidate from the start.
+        # Images of an empty table are left out: the empty scene is always a candidate.
         rows = np.flatnonzero(pictures.known.present[:, 0] > 0)[: size.optimised]
         self.images = pictures.images[rows]
         self.x = box_average(jnp.asarray(self.images, jnp.float32) / 255, 32)
@@ -185,12 +196,12 @@ class Direct:
         self.rows.insert(0, self._network())
 
     def _network(self) -> Row:
-        """AIR itself, for comparison."""
+        """Row of AIR itself, for comparison."""
         seconds, once = self.milliseconds / 1000, np.zeros(len(self.target), int)
         return self._row("AIR", self.guess, self.target, once, seconds) | {"of at most": 1}
 
     def _search(self, name: str) -> Row:
-        """One optimiser from scratch."""
+        """Run one optimiser from random starts."""
         s = self.size
         found = optimise.search(
             self.render, self.problem, name, s.steps, s.restarts, self.likelihood, self.x
@@ -202,7 +213,7 @@ class Direct:
         return self._row(name, found.slots, found.log_lik[:, -1, -1], steps, seconds)
 
     def _refine(self) -> Row:
-        """Started from the network's answer: how much better it gets, and how soon."""
+        """Refine the network's answer: how much better it gets, and after how many steps."""
         steps = max(2, self.size.steps // 2)
         start = jax.tree.map(jnp.asarray, self.guess)
         call = (self.render, self.problem, "fine", steps, self.likelihood, self.x, start)
@@ -215,7 +226,7 @@ class Direct:
         return row | {"of at most": steps + 1}
 
     def _seconds_a_step(self, name: str, kinds: int | None = None) -> float:
-        """Wall-clock time of a gradient step for one image, all its kinds side by side."""
+        """Measure the seconds per gradient step for one image, all kinds in parallel."""
         kinds, steps = kinds or len(self.problem.kinds), min(20, self.size.steps)
         call = self.render, self.problem, name, steps, kinds, self.likelihood, self.x[0]
         return optimise.seconds_a_step(*call)
@@ -225,7 +236,7 @@ class Direct:
     ) -> Row:
         right = evaluation.figures_of(self.problem, slots, self.truth)
         all_steps = np.where(steps < 0, np.inf, steps + 1)
-        median = float(np.median(all_steps))  # of all images: infinite where most never do
+        median = float(np.median(all_steps))  # over all images: infinite if most never reach it
         wait = median * seconds
         times = 1000 * wait / self.milliseconds
         return {
@@ -243,7 +254,7 @@ class Direct:
         }
 
     def failures(self) -> list[Row]:
-        """How each way of optimising ends."""
+        """Count the outcomes of each method."""
         rows = []
         for name, slots in {"AIR": self.guess, **self.found}.items():
             e = {
@@ -292,26 +303,27 @@ def _pictures(
     errors["optimised (adam)"] = evaluation.errors_of(problem, scratch, direct.truth)
     return {
         "figure6": (
-            "Held-out images; what AIR infers, never having seen a label; "
-            + "what the same network infers that was trained on the labels; " * (len(networks) > 1)
-            + f"the best that adam finds from {direct.size.restarts} random "
-            + f"start{'s' * (direct.size.restarts > 1)}. All rendered again from the parameters. "
-            "Of each network, the seed with the best ELBO.",
+            "Held-out images, and below them scenes rendered from the inferred parameters: by AIR, "
+            "trained without labels; "
+            + "by the same network, trained on labels; " * (len(networks) > 1)
+            + f"by direct optimisation with adam, the best of {direct.size.restarts} random "
+            + f"start{'s' * (direct.size.restarts > 1)}. "
+            "For each network, the seed with the best ELBO.",
             figures.rows_of_images({"image": list(images[:SHOWN] / 255), **drawn}),
         ),
         "errors": (
-            "The share of held-out things whose error is smaller: positions, and angles modulo "
-            "the symmetry (90 degrees for the cube, 360 for the cylinder).",
+            "Share of held-out objects with an error below a given value, for positions and for "
+            "angles. Angles that look the same count as equal (every 90 degrees for the cube).",
             figures.error_distributions(errors, problem),
         ),
         "optimisation": (
-            "The share of images for which direct optimisation has reached the likelihood of "
-            "AIR's answer (to one nat), by time; the dashed line is the time of that answer.",
+            "Share of images for which direct optimisation has reached the likelihood of AIR's "
+            "answer (within one nat), over time. The dashed line is AIR's inference time.",
             plots.time_to_reach(direct.seconds_to_reach, direct.milliseconds / 1000),
         ),
         "setup": (
-            "The set-up: the camera and its field of view, the true object, and AIR's inference "
-            "in transparent red. Right: what the camera sees.",
+            "The set-up. Left: the camera and its field of view, the true object, and the inferred "
+            "object in transparent red. Right: the camera's image.",
             illustrate(
                 WORLDS["objects"],
                 _row(direct.truth, 0),
@@ -323,7 +335,7 @@ def _pictures(
 
 
 def _row(slots: Slots, index: int) -> Slots:
-    """One scene of many."""
+    """Select one scene."""
     return jax.tree.map(lambda a: np.asarray(a)[index], slots)
 
 
@@ -337,4 +349,5 @@ def _accuracy_table(rows: list[Row]) -> list[list[str]]:
 
 
 def _as_cells(rows: list[Row]) -> list[list[str]]:
-    return [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    return [[WORDS.get(cell, cell) for cell in line] for line in lines]

@@ -1,7 +1,7 @@
-"""Omniglot (appendix G): characters taken apart, and with how many strokes people drew them.
+"""Omniglot (appendix G): decompose characters, and compare with the number of pen strokes.
 
-The alphabets whose pen strokes are known are held out of training. Settings were chosen by looking
-at one of the two sets of these alphabets ("small1"); the other ("small2") is the test.
+The alphabets with known pen strokes are held out of training. They form two sets: settings were
+chosen on "small1", and "small2" is the test set.
 """
 
 from dataclasses import dataclass, replace
@@ -29,37 +29,37 @@ from airscene.training.task import best_seed, pick
 
 SHOWN = 12
 RESAMPLES = 1_000
-"""Of the characters, for a confidence interval."""
+"""Bootstrap resamples of the characters for a confidence interval."""
 
 
 @dataclass(frozen=True)
 class Drawings:
-    """Characters, by how many pen strokes each was drawn."""
+    """Drawings of characters, with the number of pen strokes of each."""
 
     images: Float[np.ndarray, "drawings height width 1"]
     strokes: Int[np.ndarray, " drawings"]
     characters: Int[np.ndarray, " drawings"]
-    """Which drawings are of one character."""
+    """The number of the character in each drawing."""
 
     @staticmethod
     def of(config: TrainConfig, split: str, every: int) -> "Drawings":
-        """Every so many of a split's drawings."""
+        """Load every `every`-th drawing of a split."""
         made = drawn_strokes(config.model.height, config.model.width, split)
         numbers = np.unique(made[2], return_inverse=True)[1]
         return Drawings(as_float(made[0])[::every], made[1][::every], numbers[::every])
 
     @property
     def ink(self) -> Float[np.ndarray, " drawings"]:
-        """How much there is to draw."""
+        """Amount of ink: the sum of the intensities."""
         return self.images.sum(axis=(1, 2, 3))
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Train (quick: the model that comes along), measure, draw; None if stopped."""
+    """Train (quick: load the bundled model), measure and plot; return None if stopped."""
     config = replace(preset("omniglot"), seeds=seeds, snapshots=40)
     if not quick and not train_once(out / "air", "omniglot", config, console):
         return None
-    with console.status("measuring and drawing"):
+    with console.status("measuring and plotting"):
         sets = {split: Drawings.of(config, split, 8 if quick else 1) for split in HELD_OUT}
         if quick:
             predictors, best = [load("omniglot")], 0
@@ -73,14 +73,14 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
         if not quick:
             caption = "ELBO and steps used on held-out alphabets over training, one line per seed."
             shown["curves"] = (caption, figures.curves(Run.open(out / "air").metrics()))
-    heading = "Rank correlation with the number of pen strokes, on alphabets held out of training"
-    return Page("Characters in parts", shown, {heading: _table(rows)})
+    heading = "Rank correlation with the number of pen strokes, on held-out alphabets"
+    return Page("Decomposing handwritten characters", shown, {heading: _table(rows)})
 
 
 def measure(
     predictors: list[Predictor], sets: dict[str, Drawings]
 ) -> tuple[list[Row], list[np.ndarray]]:
-    """Correlations for each set and seed; and the steps that each seed used on the test set."""
+    """Return the correlations per set and seed, and the steps each seed used on the test set."""
     rows, steps = [], []
     for split, drawings in sets.items():
         for seed, predictor in enumerate(predictors):
@@ -107,14 +107,14 @@ def measure(
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where one does not vary."""
+    """Return Spearman's rank correlation; ties get their mean rank; 0 if `a` or `b` is constant."""
     a, b = rankdata(a), rankdata(b)
     spread = a.std() * b.std()
     return float(np.mean((a - a.mean()) * (b - b.mean())) / spread) if spread > 0 else 0.0
 
 
 def partial(a: np.ndarray, b: np.ndarray, given: np.ndarray) -> float:
-    """The rank correlation of a and b that is left when a third is held fixed."""
+    """Return the partial rank correlation of `a` and `b`, controlling for `given`."""
     ab, ac, bc = spearman(a, b), spearman(a, given), spearman(b, given)
     return (ab - ac * bc) / max(np.sqrt((1 - ac**2) * (1 - bc**2)), 1e-9)
 
@@ -122,9 +122,9 @@ def partial(a: np.ndarray, b: np.ndarray, given: np.ndarray) -> float:
 def interval(
     a: np.ndarray, b: np.ndarray, groups: Int[np.ndarray, " n"], resamples: int = RESAMPLES
 ) -> tuple[float, float]:
-    """A 95% bootstrap interval of the rank correlation.
+    """Return a 95% bootstrap interval of the rank correlation.
 
-    Whole characters are drawn, not drawings: those of one character are alike.
+    It resamples characters with all their drawings, since drawings of one character are similar.
     """
     rng = np.random.default_rng(0)
     members = [np.flatnonzero(groups == g) for g in np.unique(groups)]
@@ -142,28 +142,28 @@ def _figures(predictor: Predictor, drawings: Drawings, steps: list[np.ndarray]) 
     scenes = predictor.infer_seen(drawings.images[rows])
     halves = (slice(None, SHOWN), slice(SHOWN, None))
     caption = (
-        "Characters of alphabets that training never saw, and what DAIR has drawn after each step, "
-        "each step in its colour. To see: parts hang together; some are strokes, others are what "
-        "a window can hold; the number of steps varies."
+        "Characters of held-out alphabets, and DAIR's reconstruction after each step, with one "
+        "colour per step. Expected: each part is connected; some parts are strokes, others are "
+        "whatever fits into a window; the number of steps varies."
     )
     shown = {
         f"steps-{i + 1}": (caption, plots.by_step(list(drawings.images[rows[half]]), scenes[half]))
         for i, half in enumerate(halves)
     }
     caption = (
-        "How many steps are used on these drawings, and their mean against the number of pen "
-        "strokes with which a person drew the character (points as large as their share). To see: "
-        "numbers vary, and rise with the strokes, as the amount of ink does: see the table."
+        "Left: the number of steps used on the drawings of the held-out test alphabets. Right: its "
+        "mean by the number of pen strokes with which a person drew the character; the size of a "
+        "point is the share of the drawings. Expected: the number of steps varies and rises with "
+        "the number of strokes. So does the amount of ink: see the table."
     )
     shown["strokes"] = (caption, plots.steps_by_strokes(steps, drawings.strokes, most))
     return shown
 
 
 def _table(rows: list[Row]) -> list[list[str]]:
-    lines = [
-        ["drawings, seed", "steps", "95% interval", "given the ink", "ink alone", "mean steps"]
-    ]
-    names = {"small1": "settings chosen on", "small2": "test"}
+    head = ["drawings, seed", "of the steps", "95% interval", "of the steps, at equal ink"]
+    lines = [[*head, "of the ink", "(mean number of steps)"]]
+    names = {"small1": "validation", "small2": "test"}
     for row in rows:
         lines.append(
             [

@@ -1,7 +1,8 @@
 """Direct optimisation: gradient ascent on an image's likelihood, from scratch, without a network.
 
-The paper's other baseline. The gradient is the same finite differences; the kind is tried out:
-every start is followed with each kind, and "nothing there" is one more candidate. The best wins.
+This is the paper's second baseline. The gradient comes from the same finite differences as in
+training. Since the kind of an object is discrete, each start is optimised once per kind, and the
+empty scene is one more candidate. The candidate with the highest likelihood wins.
 """
 
 from functools import partial
@@ -24,18 +25,19 @@ OPTIMISERS = {
     "rprop": optax.rprop(0.1, max_step_size=0.5),
     "fine": optax.adam(0.01, b1=0.8, b2=0.95),
 }
-"""Steps are in the parameters' prior standard deviations. `fine` starts from an answer."""
+"""Step sizes are in units of the parameters' prior standard deviations. `fine` refines an answer of
+the network."""
 SCRATCH = ("momentum", "adam", "rprop")
-"""Those that start from anywhere."""
+"""The optimisers used from random starts."""
 
 
 class Ascent(eqx.Module):
-    """Where ascents from given starts came to."""
+    """Results of ascents from given starts."""
 
     slots: Slots
-    """The best scene on the way."""
+    """The scene with the highest likelihood along the way."""
     log_lik: Float[Array, "steps batch"]
-    """At each step, that of the start included."""
+    """Log-likelihood at each step; the first is that of the start."""
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -48,7 +50,7 @@ def ascend(
     x: Float[Array, "batch side side channels"],
     start: Slots,
 ) -> Ascent:
-    """Follow the gradient of log p(x | scene) with respect to the poses, each image on its own."""
+    """Follow the gradient of log p(x | scene) with respect to the poses, separately per image."""
     sd = jnp.array([p.sd for p in problem.parameters])
     optimiser = OPTIMISERS[name]
 
@@ -72,12 +74,12 @@ def ascend(
 
 
 class Search(eqx.Module):
-    """Several restarts for each image, each followed with every kind."""
+    """Results of several restarts per image, each optimised once per kind."""
 
     slots: Slots
-    """The best scene of each image."""
+    """The best scene for each image."""
     log_lik: Float[np.ndarray, "images restarts steps"]
-    """The best so far after each step of each restart, restarts one after the other."""
+    """Best log-likelihood so far after each step, counting the restarts one after the other."""
 
 
 def search(
@@ -90,7 +92,7 @@ def search(
     x: Float[Array, "images side side channels"],
     seed: int = 0,
 ) -> Search:
-    """Optimise each image from random starts. For problems with one slot."""
+    """Optimise each image from random starts. Only for problems with one slot."""
     images, kinds = len(x), len(problem.kinds)
     begin = problem.sample(images * restarts, seed).pose
     every = (images, restarts, kinds)
@@ -124,7 +126,7 @@ def seconds_a_step(
     likelihood: Likelihood,
     x: Float[Array, "side side channels"],
 ) -> float:
-    """Wall-clock time of a gradient step for one image, so many kinds side by side."""
+    """Measure the seconds per gradient step for one image, with `kinds` kinds in parallel."""
     pose = jnp.asarray(problem.sample(kinds, 0).pose)
     start = Slots(jnp.ones((kinds, 1)), jnp.arange(kinds)[:, None], pose)
     call = render, problem, name, steps, likelihood, jnp.stack([x] * kinds), start
@@ -136,8 +138,8 @@ def reached(
     target: Float[np.ndarray, " images"],
     slack: float = 1.0,
 ) -> Int[np.ndarray, " images"]:
-    """Gradient steps until an image's best likelihood is within `slack` nats of a target; -1 for
-    never.
+    """Return the gradient steps until each image's best log-likelihood comes within `slack` nats of
+    its target; -1 if it never does.
     """
     flat = search.reshape(len(search), -1)
     hit = flat >= target[:, None] - slack

@@ -1,4 +1,4 @@
-"""`Page`: what a result shows, before it is written as HTML."""
+"""`Page`: the content of a result's page, before it is written as HTML."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,6 @@ class Page:
 
     title: str
     figures: dict[str, tuple[str, Figure]]
-    """By the stem of its file: the caption, which says what to see, and the figure."""
+    """Caption and figure, by the stem of the figure's file name."""
     sections: dict[str, list[list[str]]]
-    """Tables by their heading: rows of cells, the first one the head."""
+    """Tables by heading: rows of cells; the first row is the table head."""

@@ -1,4 +1,4 @@
-"""Figures of the paper's results: NumPy data in, a matplotlib `Figure` out, as in `figures`."""
+"""Figures of the paper's results: from NumPy data to a matplotlib `Figure`, as in `figures`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -57,11 +57,11 @@ METHOD_COLOURS = {
 MARKERS = "oosD^v"
 SHARE_COLOURS = (MUTED, "#e39a2d", GREEN, LINE, "#8a5bb5")
 MOST_STROKES = 6
-"""Drawings of more strokes than these are taken together."""
+"""Drawings with this many strokes or more form one group."""
 KIND_COLOURS = (LINE, INK, "#e39a2d")
-"""Of the things on the table, in the order of their kinds."""
+"""Colours of the objects on the table, in the order of their kinds."""
 TABLE_CM = 90
-"""The table's sides."""
+"""Side of the table in centimetres."""
 ESTIMATOR_COLOURS = {
     "marginal": LINE,
     "nvil": RED,
@@ -73,16 +73,17 @@ ESTIMATOR_COLOURS = {
 def over_training(
     tasks: dict[str, dict[str, list[dict[str, Any]]]], fit: tuple[str, str], counts: str
 ) -> Figure:
-    """How well held-out scenes are explained and counted over training: a line per model, by task.
+    """Plot the fit and the count accuracy on held-out scenes over training, a row per task.
 
-    A line is the mean over seeds; the band around it reaches from the lowest to the highest.
-    fit: what the left panels show, and in words; counts: what the right ones do.
+    Each model has a line, the mean over seeds, in a band from the lowest to the highest seed.
+    `fit` is the column for the left panels and its axis label; `counts` is the column for the right
+    ones.
     """
     figure = Figure(figsize=(WIDE, 2.9 * len(tasks) + 0.3), layout="constrained")
     panels = figure.subplots(len(tasks), 2, squeeze=False, gridspec_kw={"wspace": 0.06})
     for (task, models), (left, right) in zip(tasks.items(), panels, strict=True):
         _by_model(left, models, *fit)
-        _by_model(right, models, counts, "counts right, %", 100.0)
+        _by_model(right, models, counts, "count accuracy, %", 100.0)
         heading(left, task.capitalize())
         right.set_ylim(-2, 102)
     lines = panels[0, 0].get_legend_handles_labels()
@@ -93,7 +94,7 @@ def over_training(
 def _by_model(
     axes: Axes, models: dict[str, list[dict[str, Any]]], key: str, unit: str, scale: float = 1.0
 ) -> None:
-    """One quantity of several models over training."""
+    """Plot one quantity of several models over training."""
     everything = []
     for label, rows in models.items():
         steps = sorted({row["step"] for row in rows})
@@ -106,7 +107,7 @@ def _by_model(
 
 
 def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
-    """Count accuracy by the true number of objects; what training showed is shaded."""
+    """Plot count accuracy by the true number of objects; counts seen in training are shaded."""
     figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
     axes = figure.subplots()
     counts = sorted({row["objects"] for row in rows})
@@ -119,14 +120,14 @@ def counts_curve(rows: Sequence[dict[str, Any]], trained: int) -> Figure:
         style = {"ha": "center", "size": 8.5, "color": LINE, "weight": "bold"}
         axes.annotate(f"{mean:.1f}", (n, mean), (0, 7), textcoords="offset points", **style)
     frame_plot(axes, "% of held-out scenes", "digits in the image")
-    heading(axes, "Counts right")
+    heading(axes, "Correct counts")
     axes.set(xlim=(min(counts) - 0.3, max(counts) + 0.3), ylim=(0, 112), yticks=range(0, 101, 25))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
 def time_to_reach(seconds: Mapping[str, np.ndarray], network: float) -> Figure:
-    """The share of images whose search has succeeded, by time: a line for each optimiser."""
+    """Plot the share of images whose search has succeeded over time, a line per optimiser."""
     figure = Figure(figsize=(HALF, 3.0), layout="constrained")
     axes = figure.subplots()
     most = max((s[np.isfinite(s)].max(initial=1.0) for s in seconds.values()), default=1.0)
@@ -137,20 +138,20 @@ def time_to_reach(seconds: Mapping[str, np.ndarray], network: float) -> Figure:
         axes.step(at, high, where="post", color=colour, linewidth=1.8, label=label)
     axes.axvline(network, color=INK, linestyle="--", linewidth=1.2)
     axes.set(xscale="log", ylim=(0, 102))
-    frame_plot(axes, "% of images", "seconds for an image")
+    frame_plot(axes, "% of images", "seconds per image")
     axes.legend(frameon=False, fontsize=8.5)
     return figure
 
 
 def speeds(pairs: Mapping[str, tuple[float, float]]) -> Figure:
-    """Milliseconds of each thing, ours above the paper's: the bars say how much, on a log scale."""
+    """Plot pairs of times in milliseconds as bars on a log scale, ours above the paper's."""
     figure = Figure(figsize=(WIDE, 0.6 + 0.55 * len(pairs)), layout="constrained")
     axes = figure.subplots()
     low = 10 ** math.floor(math.log10(min(min(pair) for pair in pairs.values())))
     for row, pair in enumerate(pairs.values()):
         for value, colour, shift in zip(pair, (LINE, MUTED), (-0.19, 0.19), strict=True):
             axes.barh(row + shift, value - low, 0.36, left=low, color=colour)
-            whose = ", the paper's" * (colour is MUTED)
+            whose = " (paper)" * (colour is MUTED)
             style = {"va": "center", "size": 8.5, "color": colour, "weight": "bold"}
             at = {"xytext": (5, 0), "textcoords": "offset points"}
             axes.annotate(f"{value:.2g} ms{whose}", (value, row + shift), **at, **style)
@@ -166,10 +167,10 @@ def speeds(pairs: Mapping[str, tuple[float, float]]) -> Figure:
 
 
 def variance(rows: Sequence[dict[str, Any]]) -> Figure:
-    """How noisy the core's gradient is, by number of objects: a panel for each likelihood.
+    """Plot the noise of the core's gradient by number of objects, a panel per likelihood.
 
-    The noise is a standard deviation, the root of the covariance's trace. Dashed, on the same
-    scale: the length of the exact gradient, with a gap where noise drowns it.
+    The noise is a standard deviation: the square root of the trace of the covariance. The dashed
+    line is the norm of the exact gradient, with a gap where noise hides it.
     """
     likelihoods = list(dict.fromkeys(row["likelihood"] for row in rows))
     figure = Figure(figsize=(WIDE, 3.4), layout="constrained")
@@ -177,15 +178,15 @@ def variance(rows: Sequence[dict[str, Any]]) -> Figure:
     ends = []
     for axes, likelihood in zip(panels, likelihoods, strict=True):
         ends.append(_noise(axes, [row for row in rows if row["likelihood"] == likelihood]))
-        frame_plot(axes, "noise of the core's gradient", "objects in the image")
+        frame_plot(axes, "standard deviation of the core's gradient", "objects in the image")
         heading(axes, likelihood.capitalize())
-    for axes, points in zip(panels, ends, strict=True):  # now that their common scale is known
+    for axes, points in zip(panels, ends, strict=True):  # their common scale is known now
         _label_ends(axes, points)
     return figure
 
 
 def _noise(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """A line for each estimator. Returns the height at which each ends, its label and colour."""
+    """Plot a line per estimator. Return the height at which each ends, its label and colour."""
     ends = []
 
     def line(mine: list[dict[str, Any]], key: str, label: str, colour: str, **style: Any) -> None:
@@ -212,7 +213,7 @@ def _noise(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[tuple[float, str,
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Labels at the right, at the heights where lines end; moved apart where they collide."""
+    """Write labels at the right ends of lines, moved apart where they would overlap."""
     ends = sorted(end for end in ends if np.isfinite(end[0]))
     if not ends:
         return
@@ -226,7 +227,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
 
 
 def label_curves(tasks: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
-    """Accuracy against the number of labels: a panel for each task, a line for each method."""
+    """Plot accuracy by number of labels, a panel per task and a line per method."""
     figure = Figure(figsize=(WIDE, 3.7), layout="constrained")
     panels = figure.subplots(1, len(tasks), gridspec_kw={"wspace": 0.08})
     for axes, (task, rows) in zip(panels, tasks.items(), strict=True):
@@ -238,7 +239,7 @@ def label_curves(tasks: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
             band(axes, counts, np.array(values), method, colour, **style)
         axes.set(xscale="log", xticks=counts, xticklabels=[f"{n:,}" for n in counts], ylim=(0, 102))
         axes.minorticks_off()
-        frame_plot(axes, "% of test images right", "labelled images")
+        frame_plot(axes, "test accuracy, %", "labelled images")
         heading(axes, task)
     lines = panels[0].get_legend_handles_labels()
     style = {"frameon": False, "fontsize": 9, "handlelength": 3}  # long enough to show dashes
@@ -249,9 +250,10 @@ def label_curves(tasks: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
 def label_shares(
     curves: Mapping[str, np.ndarray], steps: Sequence[int], stages: Sequence[int]
 ) -> Figure:
-    """Count accuracy against the share of labels after some steps: of counts, and with boxes.
+    """Plot count accuracy by share of labels: counts only (left), counts and boxes (right).
 
-    `curves` has the accuracy in percent (steps, seeds) by name: "none", "1% counts" and so on.
+    Each line is a number of training steps in `stages`. `curves` has the accuracy in percent
+    (steps, seeds) by name: "none", "1% counts" and so on.
     """
     figure = Figure(figsize=(WIDE, 3.5), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True, gridspec_kw={"wspace": 0.08})
@@ -266,17 +268,18 @@ def label_shares(
             band(axes, range(len(mine)), rows, f"{stage} steps", colour, **style)
         axes.set_xticks(range(len(mine)), list(mine))
         axes.set_ylim(0, 102)
-        frame_plot(axes, "% of held-out counts right", "images with labels")
+        frame_plot(axes, "held-out count accuracy, %", "share of images with labels")
         heading(axes, kind.capitalize())
     panels[1].legend(frameon=False, fontsize=8.5, loc="lower right")
     return figure
 
 
 def policies(seeds: Sequence[tuple[np.ndarray, np.ndarray]], height: int, width: int) -> Figure:
-    """Where the first step (red) and the second (green) look, a panel for each seed.
+    """Plot where the first step (red) and the second step (green) look, a column per seed.
 
-    For each seed the centres (scenes, steps, 2) in pixels and which of them are used. The arrow
-    shows the way from the first to the second in scenes of several objects, on average.
+    `seeds` has for each seed the window centres (scenes, steps, 2) in pixels, and which of them are
+    used. The arrow is the mean direction from the first window to the second, over scenes in which
+    both steps are used.
     """
     figure, tiles = tile_grid(2, len(seeds), 0.62 * WIDE, height / width, (0.08, 0.42), (0.6, 0.25))
     for column, (centres, used) in enumerate(seeds):
@@ -297,7 +300,7 @@ def policies(seeds: Sequence[tuple[np.ndarray, np.ndarray]], height: int, width:
                 note(axes, f"step {step + 1}", **at, **style)
         note(
             tiles[len(seeds) + column],
-            f"the second lies that way\nin {share:.0%} of scenes" if share else "",
+            f"step 2 in this direction\nin {share:.0%} of scenes" if share else "",
         )
         at = {"at": (0.5, 1), "offset": (0, 4), "va": "bottom"}
         note(tiles[column], f"seed {column}", **at, color=INK, size=9.5)
@@ -305,7 +308,7 @@ def policies(seeds: Sequence[tuple[np.ndarray, np.ndarray]], height: int, width:
 
 
 def direction(centres: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, float]:
-    """The mean unit vector from the first window to the second, and how often that is the way."""
+    """Return the mean direction from the first window to the second, and how often it holds."""
     both = used[:, 1]
     if not both.any():
         return np.zeros(2), 0.0
@@ -317,7 +320,7 @@ def direction(centres: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, float]
 
 
 def by_step(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> Figure:
-    """Images, and below them what has been drawn after each step, each step in its colour."""
+    """Show images and, below them, the canvas after each step, with one colour per step."""
     most = max(scene.count for scene in scenes)
     columns = len(images)
     figure, tiles = tile_grid(1 + most, columns, WIDE, 1.0, room=(0.5, 0.22))
@@ -336,7 +339,7 @@ def by_step(images: Sequence[np.ndarray], scenes: Sequence["Scene"]) -> Figure:
 
 
 def coloured(scene: "Scene", steps: int) -> np.ndarray:
-    """The first objects of a scene, each in its step's colour."""
+    """Render the first objects of a scene, each in the colour of its step."""
     picture = np.zeros((scene.height, scene.width, 3))
     for k, thing in enumerate(scene.objects[:steps]):
         grey = (
@@ -350,10 +353,10 @@ def coloured(scene: "Scene", steps: int) -> np.ndarray:
 
 
 def steps_by_strokes(seeds: Sequence[np.ndarray], strokes: np.ndarray, most: int) -> Figure:
-    """How many steps are used, and how that goes with the number of pen strokes.
+    """Plot the number of steps used, and its relation to the number of pen strokes.
 
-    Left: the share of drawings by steps, a bar for each seed. Right: the mean number of steps by
-    pen strokes, a line for each seed; the size of a point is the share of the drawings.
+    Left: the share of drawings by number of steps, a bar per seed. Right: the mean number of steps
+    by number of pen strokes, a line per seed; the size of a point is the share of the drawings.
     """
     figure = Figure(figsize=(WIDE, 3.1), layout="constrained")
     left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
@@ -374,14 +377,14 @@ def steps_by_strokes(seeds: Sequence[np.ndarray], strokes: np.ndarray, most: int
     left.set_xticks(range(most + 1))
     right.legend(frameon=False, fontsize=8.5, loc="lower right")
     frame_plot(left, "% of drawings", "steps used")
-    frame_plot(right, "mean steps used", "pen strokes of the person who drew it")
-    heading(left, "Steps")
+    frame_plot(right, "mean steps used", "pen strokes in the original drawing")
+    heading(left, "Number of steps")
     heading(right, "Steps and strokes")
     return figure
 
 
 def montage(rows: Mapping[str, Sequence[np.ndarray]]) -> Figure:
-    """Pictures of scenes from outside, large; a row for each label."""
+    """Show large pictures of scenes from outside, a row per label."""
     columns = max(map(len, rows.values()))
     side = (WIDE - 0.3) / columns
     figure = Figure(figsize=(WIDE, side * len(rows)), layout="constrained")
@@ -399,10 +402,10 @@ def montage(rows: Mapping[str, Sequence[np.ndarray]]) -> Figure:
 def steps_on_the_table(
     places: np.ndarray, used: np.ndarray, shares: np.ndarray, kinds: Sequence[str]
 ) -> Figure:
-    """Where each step finds things on the table, seen from above; and how many of each kind.
+    """Plot where on the table each step finds objects, seen from above, and the share of each kind.
 
-    `places` (scenes, steps, 2) are in metres from the middle, `used` says which count, and
-    `shares` (steps, kinds) are those of the kinds among what a step finds.
+    `places` (scenes, steps, 2) are in metres from the middle of the table; only those marked in
+    `used` count. `shares` (steps, kinds) has the share of each kind among what a step finds.
     """
     steps = used.shape[1]
     figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
@@ -416,7 +419,7 @@ def steps_on_the_table(
         axes.spines[:].set(visible=True, color=FAINT)
         heatmap(axes, cm[mine, step], TABLE_CM, TABLE_CM, LINE)
         axes.set_title(f"step {step + 1}", fontsize=10.5, weight="bold", color=INK, pad=6)
-        note(axes, f"finds a thing in {mine.mean():.0%} of scenes")
+        note(axes, f"finds an object in {mine.mean():.0%} of scenes")
     wide = 0.8 / len(kinds)
     for k, (kind, colour) in enumerate(zip(kinds, KIND_COLOURS, strict=False)):
         at = np.arange(1, steps + 1) + (k - (len(kinds) - 1) / 2) * wide
@@ -424,7 +427,7 @@ def steps_on_the_table(
         for x, share in zip(at, np.nan_to_num(100 * shares[:, k]), strict=True):
             bars.text(x, share + 1.5, f"{share:.0f}", ha="center", size=8, color=colour)
     bars.set(xticks=range(1, steps + 1), ylim=(0, 108), yticks=range(0, 101, 25))
-    frame_plot(bars, "% of what it finds", "step")
+    frame_plot(bars, "% of the objects found", "step")
     heading(bars, "Kinds")
     bars.legend(
         frameon=False, fontsize=8.5, ncols=len(kinds), loc="upper center",

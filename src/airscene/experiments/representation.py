@@ -1,8 +1,8 @@
-"""Representational power (figure 5, appendix E): what can be learned from a few labels, from codes.
+"""Representational power (figure 5, appendix E): classifying from codes with few labels.
 
-Models trained without labels on 0 to 2 digits describe new images of two digits. Small classifiers
-learn from these codes the sum of the digits, and whether they ascend from left to right; a CNN
-learns the same from pixels.
+Models trained without labels on 0 to 2 digits encode new images of two digits. From these codes,
+small classifiers learn the sum of the digits and whether they ascend from left to right. A CNN
+learns the same tasks from pixels.
 """
 
 import json
@@ -58,9 +58,9 @@ METHODS = {
     "cae": "CAE",
     "draw": "DRAW",
 }
-"""All but the CNN see codes. Objects are in the order of their places, from left to right, but in
-the second, where they are in the order in which they were found."""
-TASKS = {"sum": "Sum of two digits", "order": "Do they ascend?"}
+"""All methods but the CNN classify codes. Objects are sorted from left to right, except in
+"dair-steps", where they are in the order in which they were found."""
+TASKS = {"sum": "Sum of two digits", "order": "Order of two digits (ascending or not)"}
 CODE_SETTINGS = (
     Settings(decay=1.0, dropout=0.1),
     Settings(decay=1.0, dropout=0.1, noise=0.4),
@@ -73,15 +73,15 @@ PIXEL_SETTINGS = (
     Settings(decay=0.1, dropout=0.5),
     Settings(decay=0.1, dropout=0.5, noise=0.1),
 )
-"""Each method chooses between these, by its accuracy on the validation split."""
+"""Each method uses the settings with the best accuracy on the validation split."""
 BUNDLED = {"air": "digits", "dair": "digits-difference"}
 VALIDATION = 6
-"""One training digit in so many is in validation scenes only."""
+"""One in VALIDATION of the training digits is used in validation scenes only."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large all of it is."""
+    """Sizes of the experiment."""
 
     dataset: str = "mnist"
     labels: tuple[int, ...] = (100, 300, 1_000, 5_000, 40_000)
@@ -90,14 +90,15 @@ class Size:
     cae_steps: int = 4_000
     code_steps: int = 50_000
     pixel_steps: int = 15_000
-    """Of a classifier with the most labels; fewer with fewer."""
+    """`code_steps` and `pixel_steps`: training steps of a classifier with the most labels. Training
+    with fewer labels takes fewer steps."""
     samples: int = 16
-    """Of the posterior of each image to learn from: a classifier sees another one every time."""
+    """Posterior samples per training image; each training step picks one at random."""
     choices: int = 5
-    """How many settings are tried."""
+    """Number of settings to try."""
     batch: int = 128
     filters: int = 64
-    """Of the CNN and of the auto-encoder."""
+    """Filters per layer of the CNN and of the auto-encoder."""
 
 
 FULL = Size()
@@ -118,17 +119,20 @@ QUICK = Size(
 
 @dataclass(frozen=True)
 class Collection:
-    """Images of two digits, and the answers."""
+    """Images of two digits, with the answers to the tasks."""
 
     scenes: Scenes
 
     @property
     def images(self) -> np.ndarray:
-        """The pixels."""
+        """The pixels of all images."""
         return self.scenes.images
 
     def answers(self, task: str) -> np.ndarray:
-        """The sum; or 1 where the left digit (by its centre) is smaller than the right one."""
+        """Return the sums; or, for "order", 1 where the left digit is smaller than the right one.
+
+        Left and right are decided by the centres of the digits.
+        """
         labels = self.scenes.labels
         if task == "sum":
             return labels.sum(axis=1)
@@ -139,7 +143,7 @@ class Collection:
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Train what is not yet trained, classify, and draw; None if stopped."""
+    """Train the missing models, classify and plot; return None if stopped."""
     size = QUICK if quick else FULL
     _same_settings(out, size)
     for name, config in jobs(seeds, quick).items():
@@ -161,7 +165,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
 
 
 def _same_settings(out: Path, size: Size) -> None:
-    """What was measured before is used again: it must have been measured alike."""
+    """Check that earlier measurements in `out`, which are reused, had the same settings."""
     path = out / "settings.json"
     mine = json.dumps([asdict(size), CODE_SETTINGS, PIXEL_SETTINGS])
     if path.is_file() and path.read_text() != mine:
@@ -170,7 +174,7 @@ def _same_settings(out: Path, size: Size) -> None:
 
 
 def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
-    """The run folders: AIR and DAIR (quick: those that come along are taken), and DRAW."""
+    """Return the runs to train: AIR, DAIR and DRAW (quick: DRAW only; the others are bundled)."""
     draw = replace(preset("draw"), data=DataConfig(dataset="mnist"), seeds=seeds)
     if quick:
         tiny = replace(draw.model, codes=8, draw_steps=2, draw_hidden=16, draw_window=8)
@@ -191,13 +195,13 @@ def jobs(seeds: int, quick: bool = False) -> dict[str, TrainConfig]:
 
 
 def collections(size: Size) -> tuple[Collection, Collection, Collection]:
-    """Images of two digits to learn from, to choose settings by, and to test with.
+    """Make images of two digits for training, validation and test.
 
-    No digit is in two of them.
+    The three sets share no digit.
     """
     split = mnist_split if size.dataset == "mnist" else embedded_split
     (images, labels), test = split(held_out=False), split(held_out=True)
-    # At random: MNIST's training digits alternate between two groups of writers.
+    # A random split, since MNIST's training digits alternate between two groups of writers.
     spare = np.random.default_rng(0).permutation(len(images)) % VALIDATION == 0
     parts = ((images[~spare], labels[~spare]), (images[spare], labels[spare]), test)
     sizes = (max(size.labels), size.validation, size.test)
@@ -216,10 +220,10 @@ def scene_codes(
     key: Key[Array, ""],
     from_left: bool = True,
 ) -> Float[Array, "images numbers"]:
-    """The scene as numbers: for each object 1, its place and its code; zero for the rest of N.
+    """Encode each scene as a vector: per object 1, its pose and its code; zeros for unused steps.
 
-    With a spread of 1 drawn from the posterior, with 0 at its mean. Objects from left to right, or
-    in the order of the steps.
+    With a spread of 1, poses and codes are samples from the posterior, with 0 its means. Objects
+    are sorted from left to right if `from_left`, otherwise they are in the order of the steps.
     """
 
     def one(image_and_key):
@@ -238,12 +242,12 @@ def scene_codes(
 
 @jax.jit
 def cae_codes(network: AutoEncoder, images: Any) -> Array:
-    """The auto-encoder's code, as one vector."""
+    """Return the auto-encoder's code of each image, as one vector."""
     return jax.lax.map(lambda x: network.encode(intensities(x)).ravel(), images, batch_size=500)
 
 
 def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
-    """The convolutional auto-encoder of every seed, trained on 0 to 2 digits, now or before."""
+    """Return the auto-encoders of all seeds, trained on 0 to 2 digits; read `path` if it exists."""
     keys_start, keys = jax.random.split(jax.random.key(0), (2, seeds))
     start = jax.vmap(lambda key: AutoEncoder(size.filters, key))(keys_start)
     if path.is_file():
@@ -261,10 +265,10 @@ def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
 
 
 def scaled(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-    """Codes centred, and all divided by one number: their spread over the images to learn from.
+    """Centre the codes and divide all elements by one number: their spread over training images.
 
-    Not each by its own: that would blow up the noise in elements of a code that say nothing. Of the
-    samples of an image to learn from, the first counts, which is the mean.
+    Scaling each element separately would amplify the noise of elements that carry no information.
+    The statistics come from the first sample of each training image, which is the posterior mean.
     """
     mean, sd = train[:, 0].mean(axis=0), train[:, 0].std(axis=0)
     scale = 1 / np.sqrt(np.mean(sd[sd > 1e-3] ** 2))
@@ -280,9 +284,10 @@ def inputs(
     size: Size,
     quick: bool,
 ) -> list[np.ndarray]:
-    """What a classifier sees of the three collections: of the first, several samples an image.
+    """Return a classifier's inputs for the three collections.
 
-    The first sample is the mean, as for the other two; pixels and the auto-encoder have no others.
+    Training images have several samples: first the posterior mean, then random samples. Validation
+    and test images have only the mean. Pixels and the auto-encoder have one sample per image.
     """
     first, *rest = (s.images for s in sets)
     if method == "cnn":
@@ -323,9 +328,9 @@ def measured(
     seeds: int,
     quick: bool,
 ) -> list[Row]:
-    """A method's rows, each seed's measured now or before.
+    """Return a method's rows, measuring only the seeds without a CSV file.
 
-    The first seed tries all settings; what its validation split chooses, all seeds use.
+    The first seed tries all settings; all seeds use those that are best on its validation split.
     """
 
     def path(seed: int) -> Path:
@@ -360,9 +365,10 @@ def classify(
     size: Size,
     chosen: dict[tuple[str, int], Settings] | None,
 ) -> Iterator[Row]:
-    """Accuracy on test images for every task, number of labels and seed.
+    """Yield the accuracy on test images for every task, number of labels and seed.
 
-    With settings that were chosen; or, for one seed, with those that the validation split chooses.
+    Uses the settings in `chosen`; if None (one seed only), those that are best on the validation
+    split.
     """
     pixels = method == "cnn"
     every = (PIXEL_SETTINGS if pixels else CODE_SETTINGS)[: size.choices]
@@ -401,7 +407,7 @@ def _train(
     settings: Sequence[Settings],
     keys: list[Any],
 ) -> list[Any]:
-    """A classifier for each of the settings and keys, on `x` of its own if there are several."""
+    """Train a classifier per setting and key, each on its own `x` if there are several."""
     most = size.pixel_steps if pixels else size.code_steps
     steps = round(most * max(0.1, (labels / max(size.labels)) ** 0.5))
 
@@ -416,7 +422,7 @@ def _train(
         call = (classification, size.batch, network, x, y, rows, labels, steps)
         return fit(*call, settings, key_fit)
 
-    if pixels:  # many at once would become grouped convolutions, which are slow
+    if pixels:  # vmap would make grouped convolutions, which are slow
         return [one(x[0], s, k) for s, k in zip(settings, keys, strict=True)]
     every = Settings(*(jnp.array(values) for values in zip(*settings, strict=True)))
     together = jax.vmap(one, (None if len(x) == 1 else 0, 0, 0))
@@ -427,7 +433,7 @@ def _train(
 def reconstruction_errors(
     out: Path, cae: AutoEncoder, size: Size, seeds: int, quick: bool
 ) -> list[Row]:
-    """Squared error a pixel on held-out images of 0 to 2 digits, for each method and seed."""
+    """Return the squared error per pixel on held-out images, for each method and seed."""
     data = DataConfig(dataset=size.dataset)
     scenes = make_scenes(data, ModelConfig(), held_out=True, scenes=1_000, seed=EVAL_SEED)
     x = as_float(scenes.images)
@@ -453,26 +459,24 @@ def _cae_errors(network: AutoEncoder, images: Any) -> Array:
 
 
 def page(rows: list[Row], errors: list[Row]) -> Page:
-    """Accuracy against the number of labels, and the tables."""
+    """Return the page: accuracy by number of labels, and the tables."""
     caption = (
-        "Accuracy on images of two test digits against the number of labelled images: mean of all "
-        "seeds, and their lowest and highest. DAIR and AIR describe the objects one by one, here "
-        "from left to right, dashed in the order in which they were found; CAE and DRAW describe "
-        "the image as a whole; the CNN sees the pixels."
+        "Accuracy on images of two test digits by number of labelled images: mean over seeds, "
+        "with a band from the lowest to the highest seed. The codes of DAIR and AIR list the "
+        "objects from left to right (dashed: in the order in which they were found). CAE and DRAW "
+        "encode the image as a whole. The CNN sees the pixels."
     )
     named = [row | {"method": METHODS[row["method"]]} for row in rows]
     tasks = {label: [r for r in named if r["task"] == task] for task, label in TASKS.items()}
-    tables = {
-        f"{label}: % of test images right": _accuracy_table(mine) for label, mine in tasks.items()
-    }
-    heading = "Squared error of reconstructions, a pixel, on held-out images of 0 to 2 digits"
-    tables[heading] = [["method", "mean of seeds (lowest to highest)"]] + [
+    tables = {f"{label}: test accuracy, %": _accuracy_table(mine) for label, mine in tasks.items()}
+    heading = "Squared reconstruction error per pixel, on held-out images of 0 to 2 digits"
+    tables[heading] = [["method", "mean over seeds (lowest to highest)"]] + [
         [label, spread([r["error"] for r in errors if r["method"] == method], 4)]
         for method, label in METHODS.items()
         if method not in ("cnn", "dair-steps")
     ]
     return Page(
-        "What the codes are good for", {"labels": (caption, plots.label_curves(tasks))}, tables
+        "Classifying from AIR's codes", {"labels": (caption, plots.label_curves(tasks))}, tables
     )
 
 

@@ -1,6 +1,6 @@
-"""How long inference takes (appendix J), with the models that come along: nothing is trained.
+"""How long inference takes (appendix J), measured with the bundled models: nothing is trained.
 
-A step's time is that of an image divided by the steps that were executed, as in the paper.
+The time per step is the time per image divided by the number of executed steps, as in the paper.
 """
 
 from dataclasses import dataclass
@@ -32,24 +32,24 @@ PAPER = {
     "3D step, AIR": 2.3,
     "3D gradient step": 5.0,
 }
-"""Milliseconds, in 2D on a Quadro K4000, in 3D on a CPU."""
+"""The paper's times in milliseconds: 2D on a Quadro K4000, 3D on a CPU."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """How much to measure."""
 
     images: int = 50
     repeats: int = 7
     steps: int = 20
-    """Gradient steps."""
+    """Number of gradient steps."""
 
 
 FULL, QUICK = Size(), Size(images=10, repeats=3, steps=5)
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page:
-    """Measure it all; `seeds` has no meaning here."""
+    """Measure all times. `seeds` is ignored."""
     size = QUICK if quick else FULL
     with console.status("measuring"):
         rows = [*_digits(size), *_objects(size)]
@@ -57,13 +57,14 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page:
     write_text(out / "speed.csv", csv_text(rows))
     write_text(out / "batches.csv", csv_text(batches))
     sections = {
-        "One image at a time, in milliseconds (medians)": _cells(rows),
+        "One image at a time: median time in milliseconds": _cells(rows),
         "In batches": [list(batches[0]), *([str(v) for v in r.values()] for r in batches)],
     }
     shown = _compared({row["what"]: row for row in rows})
     caption = (
-        "Milliseconds of the compiled program, one image at a time, beside the paper's: in 2D on a "
-        "Quadro K4000 GPU, in 3D on a CPU. Ours on the machine named below; logarithmic scale."
+        "Run time of the compiled program in milliseconds, one image at a time, on a logarithmic "
+        "scale. Our times are from the machine named below; the paper's are from a Quadro K4000 "
+        "GPU (2D) and a CPU (3D)."
     )
     return Page("Speed of inference", {"speed": (caption, plots.speeds(shown))}, sections)
 
@@ -72,26 +73,26 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page:
 
 
 def _digits(size: Size) -> list[Row]:
-    """Images of 0, 1, 2 digits with AIR, of 3 with DAIR, which can count them."""
+    """Time images of 0, 1 and 2 digits with AIR, and of 3 with DAIR, which can count 3."""
     air, dair = load("digits"), load("digits-difference", max_objects=3)
     rows = [_one_by_one(air, n, size, f"2D, {n} digit{'s' * (n != 1)}, AIR") for n in range(3)]
     return [*rows, _one_by_one(dair, 3, size, "2D, 3 digits, DAIR")]
 
 
 def _one_by_one(predictor: Predictor, n: int, size: Size, what: str) -> Row:
-    """The mean image of a few: through the program alone, and from an array to a `Scene`."""
+    """Measure the time per image: of the program alone, and of `infer` from array to `Scene`."""
     data = from_dict(DataConfig, predictor.note["data"])
     scenes = make_scenes(data, predictor.config, held_out=True, scenes=size.images, counts=(n,))
     x, air = as_float(scenes.images), predictor.air
     steps = float(np.mean(predictor.infer_arrays(x).steps))
-    wait = jax.block_until_ready  # for each image: none is begun before the last one is done
+    wait = jax.block_until_ready  # for each image, before the next one starts
     program = seconds(lambda: [wait(infer_compiled(air, a[None])) for a in x], size.repeats)
     whole = seconds(lambda: [predictor.infer(a[..., 0]) for a in x] and None, size.repeats)
     return _row(what, program / len(x), whole / len(x), steps)
 
 
 def _objects(size: Size) -> list[Row]:
-    """An image of a table; and, where there is a renderer, a step of optimising it instead."""
+    """Time inference on an image of a table and, if a renderer exists, one gradient step on it."""
     predictor = load("objects")
     small, picture = np.zeros((1, 32, 32, 3), np.float32), np.zeros((128, 128, 3), np.uint8)
     repeats = size.repeats * size.images
@@ -100,7 +101,7 @@ def _objects(size: Size) -> list[Row]:
     rows = [_row("3D, 1 object, AIR", program, whole, 1)]
     try:
         renderer = make_renderer("auto", WORLDS["objects"], 32)
-    except AirsceneError:  # MuJoCo is not there
+    except AirsceneError:  # MuJoCo is not installed
         return rows
     with renderer:
         problem, c = predictor.problem, predictor.network.config
@@ -121,7 +122,7 @@ def _row(what: str, program: float, whole: float | None, steps: float) -> Row:
 
 
 def _batches(size: Size) -> list[Row]:
-    """Images a second through the compiled programs, many at once."""
+    """Measure the images per second of the compiled programs, in large batches."""
     many = 256 if jax.default_backend() == "cpu" else 16_384
     digits, objects = load("digits"), load("objects")
     data = from_dict(DataConfig, digits.note["data"])
@@ -142,7 +143,7 @@ def _batches(size: Size) -> list[Row]:
 
 
 def _compared(rows: dict[str, Row]) -> dict[str, tuple[float, float]]:
-    """Ours and the paper's, where both are known."""
+    """Pair our times with the paper's, where both are known."""
     ours = {
         "2D step, AIR": rows["2D, 2 digits, AIR"]["step"],
         "2D image of 3 digits, DAIR": rows["2D, 3 digits, DAIR"]["program"],
@@ -154,15 +155,15 @@ def _compared(rows: dict[str, Row]) -> dict[str, tuple[float, float]]:
 
 
 def _cells(rows: list[Row]) -> list[list[str]]:
-    """The table for people, with the paper's figures beside ours."""
+    """Format our times and the paper's as a table."""
     paper = {
         "2D, 2 digits, AIR": ("", "5.6"),
         "2D, 3 digits, DAIR": ("17", "5.6"),
-        "3D, 1 object, AIR": ("8, of several objects", "2.3"),
+        "3D, 1 object, AIR": ("8 (several objects)", "2.3"),
         "3D, gradient step of one object": ("", "5"),
     }
-    head = ["", "steps", "an image", "a step", "model.infer", "paper: an image", "paper: a step"]
-    lines = [head]
+    ours = ["per image, compiled program", "per step", "per image, model.infer from Python"]
+    lines = [["", "steps", *ours, "paper, image", "paper, step"]]
     for row in rows:
         values = row["program"], row["step"], row["infer"]
         cells = ["" if value is None else f"{value:.2g}" for value in values]

@@ -1,4 +1,4 @@
-"""Rows of figures as CSV, and as text for people."""
+"""Rows of numbers, as CSV and as human-readable text."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Rows as CSV, the names of the columns first."""
+    """Format rows as CSV, with a header of column names."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -21,15 +21,18 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def read_csv(path: Path, **kinds: Callable[[str], Any]) -> list[Row]:
-    """The rows that `csv_text` wrote; numbers, but for the columns of other `kinds`."""
+    """Read rows written by `csv_text`.
+
+    Values are floats, except in the columns for which `kinds` gives another conversion.
+    """
     with path.open(newline="") as file:
         return [{k: kinds.get(k, float)(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean, lowest and highest; and how many seeds have none, since they diverged.
+    """Format the mean, lowest and highest value, and the number of seeds that diverged.
 
-    Of one seed, its value alone.
+    For a single seed, format its value alone.
     """
     finite = [value for value in values if np.isfinite(value)]
     if not finite:

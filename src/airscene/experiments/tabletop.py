@@ -1,8 +1,9 @@
 """Inverting a 3D renderer: crockery on a table (figure 6 e to h, figures 7 and 15, appendix I).
 
-Trains AIR and the supervised baseline where things of a kind repeat and where they do not, AIR with
-a camera that moves, and AIR on pictures with random looks; measures all seeds on held-out scenes,
-in another light and on scanned meshes; shows photographs; and writes tables (CSV).
+Trains AIR and the supervised baseline, both on scenes in which kinds may repeat and on scenes in
+which each kind occurs at most once. Also trains AIR with a moving camera, and AIR on pictures with
+random appearance. Measures all seeds on held-out scenes, under another light and on scanned meshes,
+shows photographs, and writes the tables as CSV.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,24 +47,24 @@ LABELS = {
     "air-once": "AIR",
     "supervised-once": "supervised",
     "camera": "AIR, moving camera",
-    "randomised": "AIR, random looks",
+    "randomised": "AIR, random appearance",
 }
-SHORT = {"air": "AIR", "randomised": "random looks"}
-"""Those that are tried on pictures of another kind."""
+SHORT = {"air": "AIR", "randomised": "random appearance"}
+"""The models tested on pictures unlike those of training."""
 BASELINE = ("air", "supervised", "air-once", "supervised-once")
-"""AIR, and what it is compared with."""
+"""AIR and the supervised networks it is compared with."""
 BUNDLED: dict[str, InverseName] = {"air": "tabletop", "camera": "tabletop-camera"}
-"""What models of which names may come along."""
+"""Bundled models that can replace a trained one."""
 MEASURES = {
     "count_accuracy": ("counts, %", 100, 1),
-    "count_accuracy_clear": ("counts without overlap, %", 100, 1),
+    "count_accuracy_clear": ("counts in scenes without overlap, %", 100, 1),
     "identity_accuracy": ("kinds, %", 100, 1),
-    "position_cm_median": ("median cm off", 1, 2),
-    "camera_deg_median": ("camera, median degrees off", 1, 2),
+    "position_cm_median": ("position error: median, cm", 1, 2),
+    "camera_deg_median": ("camera angle error: median, degrees", 1, 2),
     "log_likelihood_32": ("log-likelihood, 32x32", 1, 0),
 }
 SEEN = tuple(MEASURES)[:4]
-"""Those that need no drawing, and no camera that moves."""
+"""The measures that need neither a renderer nor a moving camera."""
 CURVES = ("log_likelihood", "count_accuracy")
 WORLD_NAMES = {"tabletop": "kinds repeat", "tabletop-once": "each kind at most once"}
 SHADOWS = replace(
@@ -71,20 +72,20 @@ SHADOWS = replace(
     shadows=True,
     light=Light(direction=(0.55, 0.25, -1.0), diffuse=0.6, ambient=0.32),
 )
-"""Another light, from the other side, and shadows."""
-BEST = "the seed that explains held-out images best"
-ORDERS = {"order by kind": "by their kinds", "order by place": "by their places"}
+"""The table with shadows and with light from the other side."""
+BEST = "the seed with the highest likelihood of held-out images"
+ORDERS = {"order by kind": "by their kinds", "order by place": "by their positions"}
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large all of it is."""
+    """Sizes of the experiment."""
 
     test_scenes: int = 2_000
     shown: int = 10
-    """Held-out images that are drawn again."""
+    """Number of held-out images that are shown with their reconstructions."""
     above: int = 5
-    """Scenes that are shown from above, of each camera."""
+    """Number of scenes shown from above, for the fixed and for the moving camera."""
 
 
 FULL = Size()
@@ -93,11 +94,11 @@ SMALL = {"steps": 4, "eval_every": 2, "batch": 2, "scenes": 100}
 
 
 def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
-    """Train what is not yet trained, measure everything; None if stopped.
+    """Train the missing models and measure all of them; return None if stopped.
 
-    `quick` measures the models that come along; without them, it trains all for a few steps.
+    `quick` measures the bundled models; if they are missing, it trains all models for a few steps.
     """
-    OpenGL(TABLETOP, 32, workers=1).close()  # the figures need it: say so at once
+    OpenGL(TABLETOP, 32, workers=1).close()  # the figures need OpenGL: fail early
     if quick and set(BUNDLED.values()) <= set(bundled()):
         networks = {name: load(stem).network for name, stem in BUNDLED.items()}
         return measure(out, {k: Trained.alone(net) for k, net in networks.items()}, QUICK, console)
@@ -114,10 +115,10 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
 
 
 def jobs(seeds: int) -> dict[str, InverseConfig]:
-    """Every model to train, by the name of its run folder."""
+    """Return the configuration of every model, by the name of its run folder."""
     air: InverseConfig = replace(preset("tabletop"), seeds=seeds)
-    # Labels in an arbitrary order are ambiguous: its sd must be free to say so. Where there is an
-    # order, steps must know their place in it.
+    # Labels in an arbitrary order are ambiguous: the sd must be free to grow. If the labels have an
+    # order, each step must know its number.
     told = replace(air.model, most_sd=2.0, numbered=True)
     supervised = replace(air, objective="supervised", model=told)
     return {
@@ -131,7 +132,7 @@ def jobs(seeds: int) -> dict[str, InverseConfig]:
 
 
 def small(config: InverseConfig) -> InverseConfig:
-    """The same in a few seconds."""
+    """Shrink a configuration so that it trains in a few seconds."""
     model = replace(config.model, hidden=16, patch_features=8)
     return replace(config, **SMALL, model=model)
 
@@ -145,18 +146,18 @@ class Trained:
 
     networks: list[InverseNetwork]
     best: int
-    """The seed that explains held-out images best."""
+    """The seed with the highest likelihood of held-out images."""
     curve: list[Row]
-    """How every seed explains and counts over training; empty where that is not known."""
+    """Log-likelihood and count accuracy of every seed over training; empty if unknown."""
 
     @staticmethod
     def alone(network: InverseNetwork) -> "Trained":
-        """One network of which nothing more is known."""
+        """Wrap one network without a training curve."""
         return Trained([network], 0, [])
 
     @staticmethod
     def open(path: Path) -> "Trained":
-        """What a run folder holds."""
+        """Load all seeds from a run folder."""
         run = Run.open(path)
         looks, stack = run.metrics(), run.state().model
         curve = [
@@ -170,24 +171,24 @@ class Trained:
 
     @property
     def network(self) -> InverseNetwork:
-        """Of the best seed."""
+        """The network of the best seed."""
         return self.networks[self.best]
 
     @property
     def problem(self) -> Problem:
-        """What it infers."""
+        """The unknowns that the model infers."""
         return self.network.problem
 
 
 def measure(out: Path, models: dict[str, Trained], size: Size, console: Console) -> Page:
-    """Write the tables and draw the figures of all models that are there."""
+    """Measure all given models, write the tables and return the page."""
     shown: dict[str, tuple[str, Any]] = {}
     accuracy: list[Row] = []
     with scenes_of(models, size, console) as worlds:
         with console.status("measuring all seeds"):
             for name, model in models.items():
                 accuracy += measured(name, model, *worlds[model.problem.name])
-        with console.status("drawing"):
+        with console.status("plotting"):
             guesses = {
                 name: evaluation.best_guesses(m.network, worlds[m.problem.name][0].images)
                 for name, m in models.items()
@@ -195,7 +196,7 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
             shown |= reconstructions(guesses, worlds, size)
             shown |= montage(guesses, worlds, size)
     pictures, air = worlds["tabletop"][0], models["air"]
-    with console.status("following the steps"):
+    with console.status("measuring what each step finds"):
         steps = [
             {"seed": seed, **row}
             for seed, network in enumerate(air.networks)
@@ -205,7 +206,7 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
     curves = [{"model": name, **row} for name, model in models.items() for row in model.curve]
     if curves:
         shown["worlds"] = worlds_figure(models)
-    with console.status("rendering other lights and scanned things"):
+    with console.status("rendering scenes with another light and with scanned objects"):
         transfer, shown["transfer"] = transferred(models, pictures, size)
         shown |= photographs(models)
     tables = {"accuracy": accuracy, "curves": curves, "policies": steps, "transfer": transfer}
@@ -213,11 +214,11 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
         if rows:
             write_text(out / f"{name}.csv", csv_text(rows))
     sections = {
-        "Held-out scenes: mean of all seeds (lowest to highest)": accuracy_table(accuracy),
-        **({"Two worlds": worlds_table(accuracy, models)} if "supervised" in models else {}),
-        "What each step finds, all seeds": policy_table(steps),
-        "Is the order spatial, or by kind?": order_table(steps),
-        "Pictures that training never saw": transfer_table(transfer),
+        "Held-out scenes: mean over seeds (lowest to highest)": accuracy_table(accuracy),
+        **({"Repeated kinds": worlds_table(accuracy, models)} if "supervised" in models else {}),
+        "What each step finds: mean over seeds (lowest to highest)": policy_table(steps),
+        "Order of the steps: by kind or by position?": order_table(steps),
+        "Pictures unlike those of training": transfer_table(transfer),
     }
     return Page("Vision as inverse graphics: a table with crockery", shown, sections)
 
@@ -226,8 +227,8 @@ def measure(out: Path, models: dict[str, Trained], size: Size, console: Console)
 def scenes_of(
     models: dict[str, Trained], size: Size, console: Console
 ) -> Iterator[dict[str, tuple[Pictures, Renderer]]]:
-    """Held-out scenes of every world that the models know, and what renders them."""
-    renderers: dict[World, Renderer] = {}  # two of the worlds share a table
+    """Yield held-out scenes and a renderer for every world of the models."""
+    renderers: dict[World, Renderer] = {}  # two worlds share a renderer
     made = {}
     try:
         with console.status("rendering held-out scenes"):
@@ -245,7 +246,7 @@ def scenes_of(
 
 
 def measured(name: str, model: Trained, pictures: Pictures, renderer: Renderer) -> list[Row]:
-    """What is right of a model's inferences, seed by seed; NaN for what it does not infer."""
+    """Return the accuracy of every seed of a model; NaN for what the model does not infer."""
     rows = []
     for seed, network in enumerate(model.networks):
         found, _ = evaluation.evaluate(network, pictures, renderer)
@@ -255,17 +256,17 @@ def measured(name: str, model: Trained, pictures: Pictures, renderer: Renderer) 
 
 
 def policy(problem: Problem, found: Slots) -> list[Row]:
-    """For each step, how often it finds something, and the shares of the kinds among that.
+    """Return for each step how often it finds an object, and the share of each kind it finds.
 
-    And, the same in every row, how well the kinds of two things, or their places, tell which is
-    found first.
+    Every row also has two values for the whole model: how well the kinds of two objects, and how
+    well their positions, predict which one is found first.
     """
     used, shares = np.asarray(found.present) > 0, kind_shares(problem, found)
     orders = {"order by kind": order_by_kind(found), "order by place": order_by_place(found)}
     return [
         {
             "step": i + 1,
-            "finds a thing": float(used[:, i].mean()),
+            "finds an object": float(used[:, i].mean()),
             **{name: float(shares[i, k]) for k, name in enumerate(problem.kinds)},
             **orders,
         }
@@ -274,7 +275,7 @@ def policy(problem: Problem, found: Slots) -> list[Row]:
 
 
 def kind_shares(problem: Problem, found: Slots) -> np.ndarray:
-    """(steps, kinds): the share of each kind among what a step finds; NaN if it finds nothing."""
+    """Return (steps, kinds): the share of each kind among what a step finds; NaN if nothing."""
     used, kind = np.asarray(found.present) > 0, np.asarray(found.kind)
     counts = np.array(
         [
@@ -287,7 +288,7 @@ def kind_shares(problem: Problem, found: Slots) -> np.ndarray:
 
 
 def order_by_kind(found: Slots) -> float:
-    """Of two things of different kinds, how often that one is found first which usually is."""
+    """Return how often, in pairs of different kinds, the kind that usually comes first does."""
     first, second = _pairs(found, np.asarray(found.kind))
     counts = np.zeros((1 + max(first.max(initial=0), second.max(initial=0)),) * 2)
     np.add.at(counts, (first, second), 1)
@@ -296,7 +297,7 @@ def order_by_kind(found: Slots) -> float:
 
 
 def order_by_place(found: Slots) -> float:
-    """Of two things, how often the second one lies in that direction in which it usually does."""
+    """Return how often the second of two objects lies in the usual direction from the first."""
     first, second = _pairs(found, np.asarray(found.pose)[..., :2])
     if not len(first):
         return float("nan")
@@ -306,18 +307,18 @@ def order_by_place(found: Slots) -> float:
 
 
 def _pairs(found: Slots, what: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Something of all pairs of things in a scene: of those found earlier, and of those later."""
+    """Return `what` for the earlier and for the later object of every pair found in a scene."""
     used = np.asarray(found.present) > 0
     both = [(i, j, used[:, i] & used[:, j]) for j in range(used.shape[1]) for i in range(j)]
     first, second = ([what[b, k[e]] for *k, b in both] for e in (0, 1))
     return np.concatenate(first), np.concatenate(second)
 
 
-# --- Pictures of another kind ----------------------------------------------------------------
+# --- Pictures unlike those of training -------------------------------------------------------
 
 
 def crockery() -> World | None:
-    """The scanned things, with shadows, if AIRSCENE_DATA has them."""
+    """Return the world of scanned objects with shadows; None if AIRSCENE_DATA has no scans."""
     folder = given("crockery")
     if folder is None or not folder.is_dir():
         return None
@@ -327,10 +328,10 @@ def crockery() -> World | None:
 def transferred(
     models: dict[str, Trained], usual: Pictures, size: Size
 ) -> tuple[list[Row], tuple[str, Any]]:
-    """The same scenes in other pictures: what is right, and what is drawn from the inferences."""
+    """Render the scenes of `usual` in other ways; return the accuracies and the figure."""
     scanned = crockery()
     others = {"another light, shadows": SHADOWS}
-    others |= {"scanned things, shadows": scanned} if scanned else {}
+    others |= {"scanned objects, shadows": scanned} if scanned else {}
     networks = {k: models[k] for k in SHORT if k in models}
     rows, images, drawn = [], [], {SHORT[name]: [] for name in networks}
     with OpenGL(TABLETOP, RENDER_SIZE) as plain:
@@ -348,13 +349,13 @@ def transferred(
                     if seed == model.best:
                         drawn[SHORT[name]] += list(render_all(plain, _take(found, some)) / 255)
     scans = (
-        "Right half: scanned, textured things."
+        "Right half: scanned, textured objects, also with shadows."
         if scanned
-        else "The scanned things are left out: AIRSCENE_DATA names no folder that has them."
+        else "Scanned objects are left out: the folder in AIRSCENE_DATA does not contain them."
     )
     caption = (
-        "Pictures that training never saw, and what is inferred from them, drawn as usual: another "
-        f"light with shadows. {scans} Of each network, {BEST}."
+        "Pictures unlike those of training (another light, with shadows), and below them scenes "
+        f"rendered in the usual way from the inferred parameters. {scans} For each network, {BEST}."
     )
     return rows, (caption, figures.rows_of_images({"image": images, **drawn}))
 
@@ -363,7 +364,7 @@ def transferred(
 
 
 def photographs(models: dict[str, Trained]) -> dict[str, tuple[str, Any]]:
-    """Photographs of tables beside what is inferred from them, if AIRSCENE_DATA has any."""
+    """Return a figure of photographs of tables with inferred scenes, if AIRSCENE_DATA has any."""
     folder = given("real_tables")
     if folder is None or not folder.is_dir():
         return {}
@@ -382,15 +383,16 @@ def photographs(models: dict[str, Trained]) -> dict[str, tuple[str, Any]]:
                 found += sum(layout.count > 0 for layout in layouts)
                 marked += sum(any(t.outside for t in layout.objects) for layout in layouts)
     caption = (
-        "Photographs, and what is inferred from them, drawn as usual. Nothing like them was in "
-        f"training: of {found} answers with things in them, {marked} are marked as of another kind "
-        "(`outside`). What is drawn there is not to be trusted."
+        "Photographs, and below them scenes rendered in the usual way from the inferred "
+        f"parameters. Training had no similar images: of {found} answers that contain objects, "
+        f"{marked} are flagged as unlike the training images. The rendered scenes "
+        "cannot be trusted."
     )
     return {"photographs": (caption, figures.rows_of_images(rows))}
 
 
 def interesting(pictures: Pictures, number: int) -> np.ndarray:
-    """The first scenes with something in them; two in three of them with several things."""
+    """Select the first scenes that are not empty, two thirds of them with several things."""
     count = np.sum(np.asarray(pictures.known.present) > 0, axis=1)
     several, one = np.flatnonzero(count > 1), np.flatnonzero(count == 1)
     few = min(number // 3, len(one))
@@ -400,7 +402,7 @@ def interesting(pictures: Pictures, number: int) -> np.ndarray:
 def reconstructions(
     guesses: dict[str, Slots], worlds: dict[str, tuple[Pictures, Renderer]], size: Size
 ) -> dict[str, tuple[str, Any]]:
-    """Images, and what was inferred from them, rendered again (figure 6 e to h, figure 15)."""
+    """Show images and scenes rendered from the inferences (figure 6 e to h, figure 15)."""
 
     def rows(world: str, names: Sequence[str]) -> tuple[dict[str, list[np.ndarray]], np.ndarray]:
         pictures, renderer = worlds[world]
@@ -414,9 +416,10 @@ def reconstructions(
 
     both, _ = rows("tabletop", ("air", "supervised"))
     fixed = (
-        "Held-out images; what AIR infers, never having seen a label"
-        + "; what the same network infers that was trained on the labels" * ("supervised" in both)
-        + f". All rendered again from the parameters. Of each network, {BEST}.",
+        "Held-out images, and below them scenes rendered from the inferred parameters: by AIR, "
+        "trained without labels"
+        + "; by the same network, trained on labels" * ("supervised" in both)
+        + f". For each network, {BEST}.",
         figures.rows_of_images(both),
     )
     pair, some = rows("tabletop-camera", ("camera",))
@@ -426,8 +429,9 @@ def reconstructions(
         for label, every in zip(pair, angles, strict=True)
     }
     moving = (
-        "The camera's place is unknown as well: held-out images, and what AIR infers from them, "
-        "rendered again from the inferred angle. Below, the camera's angle: true, and inferred.",
+        "Scenes with an unknown camera angle: held-out images, and below them the scenes that AIR "
+        "infers, rendered from the inferred angle. The number under each image is the camera "
+        "angle, true or inferred.",
         figures.rows_of_images(pair, notes=notes),
     )
     return {"figure6": fixed, "figure15": moving}
@@ -440,7 +444,7 @@ def _degrees(radians: Any) -> str:
 def montage(
     guesses: dict[str, Slots], worlds: dict[str, tuple[Pictures, Renderer]], size: Size
 ) -> dict[str, tuple[str, Any]]:
-    """Scenes from above (figure 7, left)."""
+    """Show scenes from above (figure 7, left)."""
     rows = {}
     for name, world in (("air", "tabletop"), ("camera", "tabletop-camera")):
         pictures = worlds[world][0]
@@ -449,19 +453,19 @@ def montage(
             for i in interesting(pictures, size.above)
         ]
     caption = (
-        "Held-out scenes from above: what is there in its own colours, what AIR infers over it in "
-        "transparent red. Below, the camera moves: the true one is dark, the inferred one red; "
-        "lines show where they look."
+        "Held-out scenes from above: true objects in their own colours, objects inferred by AIR "
+        "overlaid in transparent red. In the lower row the camera moves: the true camera is dark, "
+        "the inferred one red, and lines show their viewing directions."
     )
     return {"montage": (caption, plots.montage(rows))}
 
 
 def policy_figure(model: Trained, found: Slots, steps: list[Row]) -> tuple[str, Any]:
-    """What each step of the best seed looks for (figure 7, right)."""
+    """Show what each step of the best seed finds (figure 7, right)."""
     mine = next(row for row in steps if row["seed"] == model.best)
     caption = (
-        f"The policy of AIR, {BEST}. Left: where on the table each step finds "
-        "things, seen from above; the camera is below. Right: the kinds of what it finds. "
+        f"The policy of AIR ({BEST}). Left: where on the table each step finds "
+        "things, seen from above; the camera is at the bottom. Right: the kinds of these things. "
         + _order_in_words(mine["order by kind"], mine["order by place"])
     )
     used, places = np.asarray(found.present) > 0, np.asarray(found.pose)[..., :2]
@@ -471,38 +475,38 @@ def policy_figure(model: Trained, found: Slots, steps: list[Row]) -> tuple[str, 
 
 def _order_in_words(by_kind: float, by_place: float) -> str:
     if not np.isfinite([by_kind, by_place]).all():
-        return "It never finds two things that differ in kind."
+        return "It never finds two objects of different kinds in one scene."
     return (
-        "Of two things of different kinds, the kind that usually comes first does so in "
-        f"{by_kind:.0%} of cases; of any two things, the second lies in the usual direction from "
-        f"the first in {by_place:.0%}. By chance, both were 50%."
+        "Of two objects of different kinds, the kind that is usually found first comes first in "
+        f"{by_kind:.0%} of cases; of any two objects, the second lies in the usual direction from "
+        f"the first in {by_place:.0%} of cases. By chance, both would be 50%."
     )
 
 
 def worlds_figure(models: dict[str, Trained]) -> tuple[str, Any]:
-    """Training where kinds repeat, and where they do not (figure 7, middle)."""
+    """Plot training with and without repeated kinds (figure 7, middle)."""
     tasks = {
         label: {LABELS[k]: m.curve for k, m in models.items() if k in BASELINE and k in mine}
         for world, label in WORLD_NAMES.items()
         if (mine := [k for k, m in models.items() if m.problem.name == world])
     }
     caption = (
-        "AIR, which sees no labels, and the same network trained on labels: the log-likelihood of "
-        "held-out images, given what was inferred and drawn again, and counts over training; mean "
-        "of all seeds, and from the lowest to the highest. Where kinds repeat, the order of the "
-        "labels is arbitrary."
+        "AIR, trained without labels, and the same network, trained on labels: the log-likelihood "
+        "of held-out images given the rendered inferences, and the count accuracy, over training. "
+        "Lines are means over seeds, bands reach from the lowest to the highest seed. If kinds "
+        "repeat, the order of the labels is arbitrary."
     )
     fit = ("log_likelihood", "log-likelihood, nats per image")
     return caption, plots.over_training(tasks, fit, "count_accuracy")
 
 
 def _take(slots: Slots, index: Any) -> Slots:
-    """Some scenes of many, or one."""
+    """Select one scene, or several."""
     return jax.tree.map(lambda a: np.asarray(a)[index], slots)
 
 
 def accuracy_table(rows: list[Row]) -> list[list[str]]:
-    """All measures, a line for each model in the world with repeats."""
+    """Format all measures, a row per model trained on scenes with repeated kinds."""
     mine = [row for row in rows if row["world"] != "tabletop-once"]
     return [
         ["model", *(label for label, _, _ in MEASURES.values())],
@@ -511,7 +515,7 @@ def accuracy_table(rows: list[Row]) -> list[list[str]]:
 
 
 def worlds_table(rows: list[Row], models: dict[str, Trained]) -> list[list[str]]:
-    """The end of training, a line for each world and model."""
+    """Format the measures at the end of training, a row per world and model."""
     keys = ("count_accuracy", "count_accuracy_clear", "identity_accuracy", "log_likelihood_32")
     lines = [["scenes", "model", *(MEASURES[k][0] for k in keys)]]
     for name in (name for name in BASELINE if name in models):
@@ -522,7 +526,7 @@ def worlds_table(rows: list[Row], models: dict[str, Trained]) -> list[list[str]]
 
 
 def policy_table(rows: list[Row]) -> list[list[str]]:
-    """Percent, a line for each step."""
+    """Format the shares in percent, a row per step."""
     names = [name for name in rows[0] if name not in ("seed", "step", *ORDERS)]
     lines = [["step", *(f"{name}, %" for name in names)]]
     for step, mine in _by(rows, "step").items():
@@ -532,16 +536,16 @@ def policy_table(rows: list[Row]) -> list[list[str]]:
 
 
 def order_table(rows: list[Row]) -> list[list[str]]:
-    """Percent, a line for what may tell which of two things is found first."""
+    """Format in percent how well kinds, and positions, predict which object is found first."""
     mine = [row for row in rows if row["step"] == 1]
-    lines = [["which of two things is found first", "as usual, % (chance: 50)"]]
+    lines = [["order of two objects", "follows the usual order, % (chance: 50)"]]
     for key, label in ORDERS.items():
         lines.append([label, _spread([100 * row[key] for row in mine], 1)])
     return lines
 
 
 def transfer_table(rows: list[Row]) -> list[list[str]]:
-    """A line for each kind of pictures and model."""
+    """Format the accuracies, a row per set of pictures and model."""
     lines = [["pictures", "model", *(MEASURES[k][0] for k in SEEN)]]
     for label, some in _by(rows, "pictures").items():
         for name, mine in _by(some, "model").items():
@@ -550,15 +554,15 @@ def transfer_table(rows: list[Row]) -> list[list[str]]:
 
 
 def _by(rows: list[Row], key: str) -> dict[Any, list[Row]]:
-    """Rows in groups."""
+    """Group rows by the value of a column."""
     return {v: [r for r in rows if r[key] == v] for v in dict.fromkeys(r[key] for r in rows)}
 
 
 def _cells(rows: list[Row], keys: Any) -> list[str]:
-    """The spread of each measure over seeds."""
+    """Format the spread of each measure over seeds."""
     return [_spread([MEASURES[k][1] * row[k] for row in rows], MEASURES[k][2]) for k in keys]
 
 
 def _spread(values: list[float], digits: int) -> str:
-    """A dash for what is not measured."""
+    """Format the spread; a dash if nothing was measured."""
     return spread(values, digits) if np.isfinite(values).any() else "\N{EN DASH}"

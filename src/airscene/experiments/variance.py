@@ -1,21 +1,23 @@
 """How noisy the gradient is: by estimator, by number of objects and by likelihood.
 
 The paper's discussion asks how the variance scales with the number of objects, and about other
-likelihoods. Here a model is trained with the exact estimator and held early on, while it is still
-unsure of n: later n is certain, and no estimator has noise from it. Every estimator is asked many
-times for the gradient of the same held-out images, at the temperature of that moment: what varies
-is the noise of z and, but for `marginal`, that of n; not which images are in the batch.
+likelihoods. This experiment trains a model with the exact estimator and freezes it early, while it
+is still unsure of n. (Later n is certain and adds no noise to any estimator.) Each estimator then
+computes the gradient for the same held-out images many times, at the temperature reached when the
+model was frozen. The gradients differ because z is sampled and, except with `marginal`, because n
+is sampled. The batch stays the same.
 
-What is compared:
+The estimators:
 
-- `marginal` sums n out: what is left is the noise of z, which every other has, too. `nvil` and
-  `concrete` see the very same z: where z's noise has heavy tails, their difference is still n's.
-- `nvil` has its best case: a baseline trained on the held model for as many steps as that was.
-  Its signal is not scaled, since that shrinks the score-function term and its noise alike, and
-  leaves another gradient than the ELBO's.
-- `concrete` is biased: its noise is not all of its error.
-- `vimco` follows another bound, and a gradient takes K rollouts (the row says how many). K
-  averaged gradients of any other estimator cost as much and have a K-th of its variance.
+- `marginal` sums over n, so only the noise of z remains. All other estimators have this noise as
+  well. `nvil` and `concrete` use the same samples of z as `marginal`. Differences between these
+  three are therefore due to n, even if the noise of z has heavy tails.
+- `nvil` is measured in its best case: its baseline is trained on the frozen model for as many steps
+  as the model itself was. Its learning signal is not scaled. Scaling would shrink the
+  score-function term together with its noise and give a gradient other than the ELBO's.
+- `concrete` is biased: noise is only part of its error.
+- `vimco` optimises another bound and needs K rollouts per gradient (K is in the row). Averaging K
+  gradients of another estimator costs the same and divides that estimator's variance by K.
 """
 
 from collections.abc import Sequence
@@ -46,7 +48,7 @@ LIKELIHOODS = ("gaussian", "bernoulli")
 
 
 def run() -> list[dict[str, Any]]:
-    """The experiment: 1 to 6 digits on 80x80 pixels."""
+    """Run the experiment on images of 80x80 pixels with 1 to 6 digits."""
     side, most, after, batch, draws = 80, 6, 600, 64, 64
     model = ModelConfig(height=side, width=side, max_objects=most, size_mean=0.45 * 50 / side)
     config = TrainConfig(
@@ -66,12 +68,12 @@ def run() -> list[dict[str, Any]]:
 def measure(
     config: TrainConfig, counts: Sequence[int], *, after: int, batch: int, draws: int
 ) -> list[dict[str, Any]]:
-    """A row for each estimator and each number of objects, at the parameters of one model.
+    """Return a row for each estimator and number of objects, all measured on one model.
 
     The model is trained for the first `after` steps of `config`, on scenes of 0 to max(counts)
-    objects. Each number has its own `batch` of held-out scenes, and each row its own `draws`
-    gradients (see `Spread`). `entropy` is that of q(n), in nats per image: where it is 0, n is
-    certain and its gradient has no noise.
+    objects. For each number of objects there is one batch of `batch` held-out scenes. Each row
+    summarises `draws` gradients (see `Spread`). `entropy` is the entropy of q(n), in nats per
+    image: where it is 0, n is certain and adds no noise to the gradient.
     """
     if draws < 2:
         raise AirsceneError(f"draws must be at least 2, not {draws}")
@@ -95,7 +97,7 @@ def measure(
             estimator = settle(config, after, estimator, model, images, temperature, key_settle)
         for n, x in held_out.items():
             keys = jax.random.split(jax.random.fold_in(key_draws, n), draws)
-            if name == "marginal":  # nvil and concrete split a key for n off: the same z for all
+            if name == "marginal":  # nvil and concrete split off a key for n: use the same z
                 keys = jax.vmap(jax.random.split)(keys)[:, 0]
             row = {
                 "likelihood": config.model.likelihood,
@@ -109,20 +111,20 @@ def measure(
 
 
 class Spread(eqx.Module):
-    """The noise and the size of a batch's gradient, for all parameters and for the core's.
+    """Noise and size of a batch's gradient, for all parameters and for those of the core.
 
-    The core decides presence and place, so that is where the noise of n acts.
+    The core infers presence and position, so the noise of n acts on its parameters.
     """
 
     variance: Float[Array, ""]
     """Trace of the covariance of the gradient over draws."""
     signal: Float[Array, ""]
-    """Squared norm of the mean gradient, less what the noise adds to it; never below 0."""
+    """Squared norm of the mean gradient, minus the contribution of the noise; at least 0."""
     core_variance: Float[Array, ""]
     core_signal: Float[Array, ""]
 
     def figures(self) -> dict[str, float]:
-        """By name, as plain numbers."""
+        """Return the values as floats, by name."""
         return {name: float(value) for name, value in vars(self).items()}
 
 
@@ -134,9 +136,10 @@ def spread(
     temperature: Float[Array, ""],
     keys: Key[Array, " draws"],
 ) -> Spread:
-    """How the gradient of the model varies over the keys, for a batch that stays the same.
+    """Measure how the gradient of the model varies over the keys, for a fixed batch.
 
-    One gradient at a time, and none is kept: only their mean and squared deviations (Welford's).
+    Computes one gradient at a time and keeps only the running mean and the sum of squared
+    deviations (Welford's algorithm).
     """
 
     def draw(carry, key):
@@ -151,7 +154,7 @@ def spread(
 
     zeros = jnp.zeros_like(_vector(model))
     (_, mean, squares), _ = jax.lax.scan(draw, (0, zeros, zeros), keys)
-    core = _vector(model.core).size  # a model's first parameters are its core's
+    core = _vector(model.core).size  # the core's parameters come first in a model
 
     def summary(part):
         variance = jnp.sum(squares[part]) / (len(keys) - 1)
@@ -170,7 +173,7 @@ def settle(
     temperature: Float[Array, ""],
     key: Key[Array, ""],
 ) -> Estimator:
-    """The estimator after some steps of its own learning, while the model is frozen."""
+    """Train the estimator (its baseline) for some steps while the model is frozen."""
     optimiser = optax.adam(config.baseline_learning_rate)
 
     def step(carry, key):
@@ -194,7 +197,7 @@ def settle(
 
 @jax.jit
 def count_entropy(model: AIR, x: Batch, key: Key[Array, ""]) -> Float[Array, ""]:
-    """Mean entropy of q(n) over the batch."""
+    """Return the mean entropy of q(n) over the batch."""
     log_q = rollouts(model, x, key)[1].log_q
     return -jnp.mean(jnp.sum(jnp.exp(log_q) * log_q, axis=1))
 

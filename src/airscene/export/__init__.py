@@ -1,1 +1,1 @@
-"""A model as one file that runs without airscene."""
+"""Export of a model to one file that runs without airscene."""

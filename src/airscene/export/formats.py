@@ -1,8 +1,9 @@
-"""A model as one file that runs without airscene: ONNX, or StableHLO for JAX alone.
+"""A model as one file that runs without airscene: ONNX, or StableHLO, which needs only JAX.
 
-Either takes images (batch, height, width, channels), float32 in [0, 1], of the model's own size and
-for any batch, and answers with named arrays: what `Predictor.infer` turns into `Scene`s (lengths in
-pixels, rows from `count` on zero), or `InversePredictor.infer` into `Layout`s.
+The input is images of shape (batch, height, width, channels), float32 in [0, 1], at the model's
+size and for any batch size. The outputs are named arrays, which `Predictor.infer` turns into
+`Scene`s (lengths in pixels, rows from `count` on are zero) and `InversePredictor.infer` into
+`Layout`s.
 
     onnxruntime.InferenceSession("digits.onnx").run(["count", "box"], {"images": x})
     jax.export.deserialize(Path("digits.stablehlo").read_bytes()).call(x)["count"]
@@ -28,36 +29,37 @@ from airscene.kinds.predictor import BasePredictor, Exported, NamedArrays
 from airscene.version import __version__
 
 TOLERANCE = 1e-3
-"""A file whose answers differ by more from those of JAX is not written."""
+"""A file is not written if its outputs differ from those of JAX by more than this."""
 OPSET = 21
 CHECKED = (1, 5)
-"""Batch sizes of the check."""
+"""Batch sizes that are checked."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """A file that was written."""
+    """An exported file."""
 
     path: Path
     bytes: int
     images: tuple[Any, ...]
-    """Shape of the input; the batch is a name."""
+    """Shape of the input; the batch size is a symbol."""
     outputs: dict[str, tuple[str, tuple[Any, ...]]]
-    """Kind and shape of each output."""
+    """Type and shape of each output."""
     difference: float
-    """The largest difference to JAX that was found; relative, where values exceed 1."""
+    """The largest difference from JAX; relative where values exceed 1."""
 
 
 def export(predictor: BasePredictor, path: Path, form: str, name: str) -> Export:
-    """Write the model as `form` (onnx or stablehlo), if it then answers as it does in JAX."""
+    """Write the model as `form` (onnx or stablehlo), after checking its outputs against JAX."""
     encode, decode = {"onnx": (to_onnx, from_onnx), "stablehlo": (to_stablehlo, from_stablehlo)}[
         form
     ]
-    content = encode(predictor, name)
-    difference = compared(predictor, decode(content))
-    if not difference <= TOLERANCE:
-        raise AirsceneError(f"the exported model is wrong: it differs from JAX by {difference:.2g}")
     with atomic(path) as temporary:
+        content = encode(predictor, name)
+        difference = compared(predictor, decode(content))
+        if not difference <= TOLERANCE:
+            wrong = f"the exported model is wrong: it differs from JAX by {difference:.2g}"
+            raise AirsceneError(wrong)
         temporary.write_bytes(content)
     images = image_spec(predictor)
     shapes = jax.eval_shape(predictor.program(), images)
@@ -66,13 +68,13 @@ def export(predictor: BasePredictor, path: Path, form: str, name: str) -> Export
 
 
 def image_spec(predictor: BasePredictor) -> jax.ShapeDtypeStruct:
-    """What the program takes, for any batch."""
+    """Shape and type of the program's input, for any batch size."""
     (batch,) = jax_export.symbolic_shape("batch")
     return jax.ShapeDtypeStruct((batch, *image_shape(predictor)), jnp.float32)
 
 
 def image_shape(predictor: BasePredictor) -> tuple[int, int, int]:
-    """Of an image that the program takes."""
+    """Height, width and channels of the images that the program takes."""
     return predictor.size.height, predictor.size.width, predictor.size.channels
 
 
@@ -80,7 +82,7 @@ def image_shape(predictor: BasePredictor) -> tuple[int, int, int]:
 
 
 def to_stablehlo(predictor: BasePredictor, name: str) -> bytes:
-    """A program for CPUs and NVIDIA GPUs that JAX runs without airscene; it stops early."""
+    """A program for CPUs and NVIDIA GPUs, run by JAX. It stops after the last object."""
     exported = jax_export.export(jax.jit(predictor.program()), platforms=("cpu", "cuda"))
     try:
         return bytes(exported(image_spec(predictor)).serialize())
@@ -91,7 +93,7 @@ def to_stablehlo(predictor: BasePredictor, name: str) -> bytes:
 
 
 def from_stablehlo(content: bytes) -> Exported:
-    """The program of such a file."""
+    """The program in the bytes of a StableHLO file."""
     call: Any = jax_export.deserialize(bytearray(content)).call
     return call
 
@@ -100,7 +102,7 @@ def from_stablehlo(content: bytes) -> Exported:
 
 
 def to_onnx(predictor: BasePredictor, name: str) -> bytes:
-    """An ONNX model, checked by onnx; all N steps are in it, one after the other."""
+    """An ONNX model, checked by onnx. It always runs all N steps."""
     spec, answer = image_spec(predictor), predictor.program(unrolled=True)
     outputs = list(jax.eval_shape(answer, spec))  # sorted, as JAX flattens a dictionary
     with _onnx() as (jax2onnx, onnx, _):
@@ -123,10 +125,10 @@ def to_onnx(predictor: BasePredictor, name: str) -> bytes:
 
 
 def from_onnx(content: bytes) -> Exported:
-    """The program of such a file, run by onnxruntime."""
+    """The program in the bytes of an ONNX file, run by onnxruntime."""
     with _onnx() as (_, _, onnxruntime):
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # it would warn of constants that are not used
+        options.log_severity_level = 3  # no warnings about unused constants
         session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
@@ -134,7 +136,7 @@ def from_onnx(content: bytes) -> Exported:
         try:
             return dict(zip(names, session.run(names, {"images": np.asarray(x)}), strict=True))
         except Exception as error:
-            raise AirsceneError(f"onnxruntime cannot run it: {_first_line(error)}") from None
+            raise AirsceneError(f"onnxruntime cannot run the model: {_first_line(error)}") from None
 
     return call
 
@@ -144,7 +146,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _facts(predictor: BasePredictor, name: str) -> dict[str, str]:
-    """What the file says of itself."""
+    """The metadata of the file."""
     height, width, channels = image_shape(predictor)
     images = f"float32 in [0, 1], (batch, {height}, {width}, {channels}): rows, columns, channels"
     said = {"airscene": __version__, "model": name, "images": images}
@@ -153,11 +155,11 @@ def _facts(predictor: BasePredictor, name: str) -> dict[str, str]:
 
 @contextmanager
 def _onnx() -> Iterator[tuple[Any, Any, Any]]:
-    """jax2onnx, onnx and onnxruntime, which need not be there; without their chatter."""
+    """Import jax2onnx, onnx and onnxruntime, which are optional, and silence their logs."""
     log = logging.getLogger("onnx_ir")
     level = log.level
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the libraries that jax2onnx looks for
+        warnings.simplefilter("ignore")  # about libraries that jax2onnx looks for
         try:
             import jax2onnx
             import onnx
@@ -178,7 +180,7 @@ def _onnx() -> Iterator[tuple[Any, Any, Any]]:
 
 
 def compared(predictor: BasePredictor, exported: Exported) -> float:
-    """The largest difference between an exported program's answers and JAX's."""
+    """The largest difference between the outputs of an exported program and of JAX."""
     images = predictor.examples(sum(CHECKED))
     expected = jax.device_get(jax.jit(predictor.program())(images))
     gaps, start = [], 0
@@ -191,9 +193,9 @@ def compared(predictor: BasePredictor, exported: Exported) -> float:
 
 
 def difference(mine: NamedArrays, other: NamedArrays) -> float:
-    """The largest difference; relative, where values exceed 1. A box may be off by one pixel.
+    """The largest difference; relative where values exceed 1. Boxes may differ by one pixel.
 
-    The edge of a box is where a pixel reaches a threshold, which one rounding error decides.
+    The edge of a box is where a pixel reaches a threshold, so a rounding error can move it.
     """
     gaps = [_gap(np.asarray(mine[key]), np.asarray(value), key) for key, value in other.items()]
     return float(np.max(gaps))

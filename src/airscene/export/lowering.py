@@ -1,7 +1,7 @@
-"""A JAX program in the operations that jax2onnx turns into an ONNX graph which runs.
+"""Rewrite a JAX program in operations that jax2onnx can convert to a working ONNX graph.
 
-It is traced once for any batch and evaluated equation by equation; what jax2onnx (0.17) or
-onnxruntime cannot do with an unknown batch size is written in other operations on the way.
+The program is traced once for any batch size and evaluated equation by equation. `RULES` replace
+operations that jax2onnx (0.17) or onnxruntime cannot handle with an unknown batch size.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ Values = Sequence[Any]
 
 
 def plain(function: Callable[..., Any], *specs: jax.ShapeDtypeStruct) -> Callable[..., list[Any]]:
-    """The same function for arguments like `specs`, in plain operations; its leaves in a list."""
+    """The same function for arguments like `specs`, in plain operations. Returns its leaves."""
     program = jax.make_jaxpr(function)(*specs)
     return lambda *values: _run(program, values)
 
@@ -48,7 +48,7 @@ def _custom_jvp(*values: Any, call_jaxpr: ClosedJaxpr, **_: Any) -> list[Any]:
 
 
 def _scan(*values: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, **how: Any) -> Any:
-    """A scan stays one, with a plain body."""
+    """Keep the scan, with a body of plain operations."""
     constants, first = values[:num_consts], list(values[num_consts:][:num_carry])
 
     def body(carry, row):
@@ -61,7 +61,7 @@ def _scan(*values: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, **h
 
 
 def _pad(x: Any, value: Any, *, padding_config: Any) -> Array:
-    """Blocks of the value before and after: jax2onnx's Pad wants to know the batch."""
+    """Concatenate blocks of the value: jax2onnx's Pad needs a known batch size."""
     for axis, (before, after, _) in enumerate(padding_config):
         shape = [(*x.shape[:axis], int(n), *x.shape[axis + 1 :]) for n in (before, after)]
         blocks = [lax.broadcast(value, s) if s[axis] else None for s in shape]
@@ -71,7 +71,7 @@ def _pad(x: Any, value: Any, *, padding_config: Any) -> Array:
 
 
 def _select(which: Any, *cases: Any) -> Array:
-    """Of truth values by logic: onnxruntime's Where has none."""
+    """Select booleans by logic: onnxruntime's Where does not support them."""
     if cases[0].dtype != bool:
         return lax.select_n(which, *cases)
     no, yes = cases
@@ -83,7 +83,7 @@ def _stack(*values: Any, axis: int) -> Array:
 
 
 def _cumprod(x: Any, *, axis: int, reverse: bool) -> Array:
-    """Factor by factor: ONNX has it from opset 26 only."""
+    """Multiply factor by factor: ONNX has CumProd only from opset 26."""
     factors = [lax.slice_in_dim(x, i, i + 1, axis=axis) for i in range(x.shape[axis])]
     if not factors:
         return x
@@ -94,7 +94,7 @@ def _cumprod(x: Any, *, axis: int, reverse: bool) -> Array:
 
 
 def _gather(table: Any, index: Any, **how: Any) -> Array:
-    """A row of a small table for each image, by a sum: jax2onnx's goes wrong for some batches."""
+    """Pick a row of a small table by a sum: jax2onnx's Gather is wrong for some batch sizes."""
     numbers = how["dimension_numbers"]
     rows = numbers.start_index_map[0] == 0 and how["slice_sizes"] == (1, *table.shape[1:])
     if numbers.operand_batching_dims or not rows:

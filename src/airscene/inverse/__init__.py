@@ -1,15 +1,15 @@
-"""Vision as inverse graphics: learning to invert a renderer (section 3.2 and appendix I).
+"""Vision as inverse graphics: train a network to invert a renderer (section 3.2, appendix I).
 
-The generative model is fixed: a renderer that gives no gradients. What is learned is inference.
+The generative model is a fixed renderer without gradients. Only the inference network is trained.
 
-config.py      all settings; presets.py: those with names
-problem.py     what is unknown in a scene: slots, kinds of things, parameters
+config.py      all settings; presets.py: named configurations
+problem.py     the unknowns of a scene: slots, kinds of objects, parameters
 model.py       the inference network
-objective.py   the likelihood, and what is learned by
+objective.py   the likelihood and the training objectives
 pictures.py    rendered scenes
-task.py        the training step, and looks at held-out pictures
-predictor.py   what a user holds: images in, `Layout`s out; scene.py: these
-evaluation.py  presence, kinds, positions and angles against the truth
-kind.py        where the rest of the package finds all this, and report, comparison, export, served
+task.py        the training step, and the evaluation on held-out scenes during training
+predictor.py   the model for users: images in, `Layout`s out; scene.py: `Layout` and `Thing`
+evaluation.py  presence, kinds, positions and angles compared with the truth
+kind.py        the interface to the rest of the package, with report, comparison, export, served
 fitting.py     `airscene.invert`
 """

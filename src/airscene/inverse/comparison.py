@@ -1,4 +1,4 @@
-"""Two models that invert the same renderer, compared."""
+"""Comparison of two models that invert the same renderer."""
 
 import jax
 import numpy as np
@@ -18,11 +18,11 @@ from airscene.output.comparison import SHOWN, Comparison, disagreement, interval
 
 
 def compare(a: InversePredictor, b: InversePredictor, question: Question) -> Comparison:
-    """Two models, on held-out scenes of their world."""
+    """Compare two models on held-out scenes of their world."""
     if question.data or question.counts:
-        raise AirsceneError("models of a renderer have one world only: no --data, no --counts")
+        raise AirsceneError("--data and --counts do not apply to models that invert a renderer")
     if a.problem != b.problem:
-        raise AirsceneError("the two models are of different worlds: no common images")
+        raise AirsceneError("the two models have different worlds, so they share no images")
     with LayoutEvaluator(a, question) as evaluator:
         shown, renderer = evaluator.pictures, evaluator.renderer
         measured = [evaluator.measure(model) for model in (a, b)]

@@ -1,4 +1,4 @@
-"""Settings of inverse graphics."""
+"""Settings of networks that invert a renderer."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -13,7 +13,7 @@ from airscene.config import (
 )
 
 WORLDS: Choices[Any] = Choices("world", ("objects", "tabletop", "tabletop-once", "tabletop-camera"))
-"""What stands on the table, each a `renderers.world.World`."""
+"""Worlds by name; each is a `renderers.world.World`."""
 
 
 @dataclass(frozen=True)
@@ -21,42 +21,44 @@ class NetworkConfig:
     """The likelihood and the inference network."""
 
     hidden: int = 512
-    """Units of each layer, and of the recurrent state."""
+    """Units in each hidden layer and in the recurrent state."""
     patch: int = 0
-    """See the image in patches of this side, and attend to one after the other (0: see the image as
-    a whole, with the paper's recurrent network)."""
+    """Side in pixels of the patches that the network attends to, one per step (0: no patches; the
+    paper's recurrent network sees the whole image)."""
     patch_features: int = 64
-    """patch: features of each."""
+    """With --patch: features per patch."""
     context: int = 2
-    """patch: layers in which a patch sees its neighbours."""
+    """With --patch: layers in which each patch sees its neighbours."""
     numbered: bool = False
-    """Tell each step which it is: for labels, which have an order. Without it, a step knows only
-    what was found before."""
+    """Give each step its number as an input. Supervised training of several objects needs it,
+    because labels have an order. Without it, a step knows only what earlier steps found."""
     input_size: int = 32
-    """Side in pixels of the image that the network sees."""
+    """Side in pixels of the images the network sees."""
     channels: int = 3
-    """1 for grey, 3 for colour."""
+    """Image channels: 1 for grey, 3 for colour."""
     level: bool = False
-    """See through a change of brightness or contrast: images are compared with the usual one at its
-    best fit. For pictures with a background of their own; not for things on plain black."""
+    """Ignore changes of brightness and contrast: fit the mean training image to each image, and
+    show the network the difference. For pictures with a background, not for objects on plain
+    black."""
     likelihood_size: int = 32
-    """Side in pixels at which images are compared: 32, 64 or 128."""
+    """Side in pixels at which images are compared with rendered scenes: 32, 64 or 128."""
     sigma: float = 0.05
-    """Standard deviation of a pixel under the likelihood, after blurring."""
+    """Standard deviation of a blurred pixel in the likelihood; intensities range from 0 to 1."""
     blur: float = 0.7
-    """Width of the likelihood's blur (a Gaussian's sd), in pixels of a 32-pixel image."""
+    """Standard deviation of the likelihood's Gaussian blur, in pixels of a 32-pixel image."""
     most_sd: float = 0.1
-    """Bound on the sd of q(z_where), in the prior's sds. An angle that is not yet understood would
-    otherwise spread over the whole circle, where the likelihood is flat, and stay there."""
+    """Upper bound on the standard deviation of q(z_where), in units of the prior's. Without a
+    tight bound, an angle the network cannot yet infer spreads over the whole circle, where the
+    likelihood is flat, and stays there."""
 
     @property
     def height(self) -> int:
-        """Of the image that the network sees."""
+        """Height in pixels of the images the network sees."""
         return self.input_size
 
     @property
     def width(self) -> int:
-        """Of the image that the network sees."""
+        """Width in pixels of the images the network sees."""
         return self.input_size
 
     def __post_init__(self) -> None:
@@ -65,10 +67,12 @@ class NetworkConfig:
         require_at_least(self, 1, "hidden", "input_size", "patch_features")
         require_not_negative(self, "patch", "context")
         tiled = not self.patch or self.input_size % self.patch == 0
-        require(tiled, f"patches of {self.patch} pixels do not tile {self.input_size}")
+        require(tiled, f"patch {self.patch} does not divide input-size {self.input_size}")
         size = self.likelihood_size
         ok = size >= 1 and size % self.input_size == 0 and 128 % size == 0
-        require(ok, f"likelihood-size must be 32, 64 or 128, not below input-size; not {size}")
+        require(
+            ok, f"likelihood-size must be 32, 64 or 128 and a multiple of input-size, not {size}"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,57 +82,66 @@ class InverseConfig(RunConfig):
     kind: ClassVar[str] = "inverse"
 
     world: str = "objects"
-    """What stands on the table: objects (one thing), tabletop (crockery), tabletop-once (at most
-    one of each kind), tabletop-camera (crockery seen from an unknown angle)."""
+    """What stands on the table. objects: a cube, a sphere, a cylinder or nothing. tabletop: up to
+    three pieces of crockery. tabletop-once: the same, at most one of each kind. tabletop-camera:
+    crockery seen from an unknown angle."""
     meshes: str = ""
-    """A folder of meshes (OBJ or STL, in metres, z up; textures as PNG): things to use instead of
-    those that come along, each file a kind."""
+    """Folder of meshes to use instead of the bundled objects, one file per kind: OBJ or STL, in
+    metres, z up; textures as PNG (default: the bundled objects)."""
     steps: int = 10_000
     batch: int = 128
     learning_rate: float = 5e-4
     eval_every: int = 1_000
 
     objective: Literal["enumerate", "conditional", "score", "supervised"] = "enumerate"
-    """enumerate: presence and kind are summed out, slot by slot. conditional, for several things:
-    each slot learns what it had better be, given the others. score: presence and kind are sampled,
-    with the score function and a leave-one-out baseline. supervised, a baseline: from the true
-    parameters; for several things it needs --numbered and --most-sd 2."""
+    """Training objective. enumerate: sum over presence and kind, slot by slot. conditional, for
+    several objects: train each slot towards its best value given the other slots. score: sample
+    presence and kind, and use the score function with a leave-one-out baseline. supervised, a
+    baseline: learn from the true parameters; with several objects it needs --numbered and
+    --most-sd 2."""
     floor: float = 0.5
-    """conditional: what a slot that is probably empty still learns of kind and pose, at least, as a
-    share of what it would if something were there."""
+    """With --objective conditional: a slot that is probably empty still learns kind and pose, with
+    at least this weight: 0 for none, 1 as if an object were present."""
     samples: int = 2
-    """score: samples of each image."""
+    """With --objective score: samples per image."""
     renderer: Literal["auto", "opengl", "warp"] = "auto"
-    """MuJoCo's OpenGL in processes, or MuJoCo Warp in the program; auto: Warp on a GPU."""
+    """opengl: MuJoCo's OpenGL renderer, in separate processes. warp: MuJoCo Warp, inside the
+    compiled program. auto: warp on a GPU, else opengl."""
     rays: int = 0
-    """Rays a pixel along each axis; opengl: pixels that are averaged (0: so many as make 128)."""
+    """Samples per pixel along each axis: rays with warp; with opengl, rendered pixels that are
+    averaged into one (0: 128 divided by --likelihood-size)."""
     central: bool = True
-    """score: central finite differences. Forward ones (the paper's) cost half as many renders, but
-    push every parameter upwards: angles drift away (see docs/objects.md)."""
+    """With --objective score: use central finite differences. Forward differences (the paper's)
+    need half as many renders, but push every parameter upwards: angles drift away, as
+    docs/objects.md shows."""
     sigma_start: float = 0.2
-    """The likelihood's sigma at the first step: wide, so that nothing is decided early."""
+    """The likelihood's sigma at the first step. A large value keeps slots from settling early."""
     blur_start: float = 4.0
-    """The likelihood's blur at the first step: wide, so that things attract one another."""
+    """The likelihood's blur at the first step, in pixels of a 32-pixel image. A wide blur pulls
+    misplaced objects towards their place from afar."""
     all_around: bool = False
-    """enumerate, conditional: turn things all around to see which way is better, at first, then
-    ever less: for an angle that shows only when it is nearly right, such as a handle's. Three times
-    as many renders for each such angle."""
+    """With --objective enumerate or conditional: compare each angle with others all around the
+    circle, in steps that shrink during annealing. Helps if the image hardly changes with the
+    angle until it is nearly right, as with the handle of a cup. Triples the renders for each
+    angle."""
     bonus: float = 10.0
-    """Nats that a thing is worth at the first step: else nothing is drawn where poses are poor."""
+    """Nats added for each object at the first step. Without them, slots stay empty while poses
+    are poor."""
     cost: float = 0.0
-    """Nats that a thing costs in the end, beside what the prior says: else two of a kind may stay
-    in one place, where the second changes nothing."""
+    """Nats subtracted for each object after annealing, in addition to the prior. Without them, two
+    objects of a kind may stay in one place, where the second changes nothing."""
     anneal: int = 4_000
-    """Steps over which sigma and blur narrow, geometrically, to what they are in the end, angles
-    are compared in ever smaller steps, and the bonus turns into the cost. At most three quarters
-    of all."""
+    """Steps over which sigma and blur shrink geometrically to their final values, the angle steps
+    of --all-around shrink, and the bonus turns into the cost. Limited to three quarters of all
+    steps."""
     randomise: bool = False
-    """Show scenes in random colours, sizes and lights, and compare what is drawn with the same
-    scenes as they usually look: for pictures that a renderer has not made."""
+    """For a model that will be used on pictures from elsewhere than the renderer: the network sees
+    each scene in random colours, sizes and lights, but its answer is scored against the scene in
+    its standard look."""
     scenes: int = 20_000
-    """Scenes to train on."""
+    """Number of training scenes."""
     data_seed: int = 0
-    """Seed of the scenes."""
+    """Seed of the scenes. The same seed gives the same scenes."""
 
     model: NetworkConfig = field(default_factory=lambda: NetworkConfig(level=True))
 
@@ -137,10 +150,10 @@ class InverseConfig(RunConfig):
         WORLDS.find(self.world)
         require_at_least(self, 1, "scenes")
         require_positive(self, "sigma_start", "blur_start")
-        require(0 <= self.floor <= 1, f"floor must lie between 0 and 1, not {self.floor}")
+        require(0 <= self.floor <= 1, f"floor must be between 0 and 1, not {self.floor:g}")
         require_not_negative(self, "anneal", "data_seed", "rays")
         ok = self.objective != "score" or self.samples >= 2
-        require(ok, f"score needs samples of at least 2, not {self.samples}")
+        require(ok, f"objective score needs at least 2 samples, not {self.samples}")
 
 
 SEVERAL: dict[str, Any] = {
@@ -150,4 +163,4 @@ SEVERAL: dict[str, Any] = {
     "bonus": 5.0,
     "cost": 10.0,
 }
-"""What finding several things takes, beside patches (`NetworkConfig.patch`)."""
+"""Settings for finding several objects, in addition to patches (`NetworkConfig.patch`)."""

@@ -1,4 +1,4 @@
-"""How right inferred scenes are, given the truth."""
+"""Accuracy of inferred scenes, measured against the truth."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +24,11 @@ from airscene.renderers import Renderer, Slots, box_average, make_renderer
 from airscene.renderers.opengl import OpenGL
 from airscene.renderers.world import RENDER_SIZE, World
 
-FAR = 1e3  # a cost above any distance on the table: things that are not there match last
+FAR = 1e3  # a cost above any distance on the table: absent objects are matched last
 
 
 def matched(found: Slots, truth: Slots) -> Slots:
-    """The found things in the order of the true ones: the assignment with the least distance."""
+    """Put the found objects in the order of the true ones, by the least total distance."""
     if np.shape(truth.present)[1] == 1:
         return found
     order = []
@@ -41,7 +41,7 @@ def matched(found: Slots, truth: Slots) -> Slots:
 
 
 def angle_error(yaw: np.ndarray, true: np.ndarray, symmetry: float) -> np.ndarray:
-    """Absolute difference of angles in degrees, modulo a symmetry; 0 where any turn is the same."""
+    """Absolute difference of angles in degrees, modulo a symmetry; 0 if no turn can be seen."""
     if symmetry == 0:
         return np.zeros_like(yaw)
     gap = np.degrees(yaw - true) % symmetry
@@ -49,7 +49,7 @@ def angle_error(yaw: np.ndarray, true: np.ndarray, symmetry: float) -> np.ndarra
 
 
 def errors_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, np.ndarray]:
-    """For each true thing: whether it is found, with its kind; position in cm, angle in degrees."""
+    """For each true object: is it found, is its kind right, its errors in cm and degrees."""
     found = matched(*(_numpy(s) for s in (found, truth)))
     truth = _numpy(truth)
     there = truth.present > 0
@@ -74,12 +74,12 @@ def errors_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, np.ndar
 
 
 def count_key(problem: Problem) -> str:
-    """What the share of scenes with the right number of things is called."""
+    """The key of the share of scenes with the right number of objects."""
     return "presence_accuracy" if problem.slots == 1 else "count_accuracy"
 
 
 def overlapping(problem: Problem, truth: Slots) -> Bool[np.ndarray, " scenes"]:
-    """Whether two things stand in one place: scenes are drawn without regard to that."""
+    """Whether objects overlap in each scene: sampling scenes does not prevent it."""
     radius = np.array([kind.radius for kind in problem.world.kinds])[truth.kind]
     places, there = np.asarray(truth.pose)[..., :2], np.asarray(truth.present) > 0
     gap = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
@@ -88,12 +88,12 @@ def overlapping(problem: Problem, truth: Slots) -> Bool[np.ndarray, " scenes"]:
 
 
 def camera_error(found: Slots, truth: Slots) -> Float[np.ndarray, " scenes"]:
-    """Degrees between where the camera is and where it is believed to be."""
+    """Degrees between the true and the inferred angle of the camera."""
     return np.degrees(np.abs(np.asarray(found.camera) - np.asarray(truth.camera)))
 
 
 def figures_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
-    """Flat figures for a table and result.json."""
+    """Figures as a flat dictionary, for tables and result.json."""
     e = errors_of(problem, found, truth)
     there, seen = e["there"], e["seen"]
     right = np.sum(np.asarray(found.present) > 0, axis=1) == there.sum(axis=1)
@@ -124,7 +124,7 @@ def figures_of(problem: Problem, found: Slots, truth: Slots) -> dict[str, Any]:
 
 
 def _of_a_world(problem: Problem) -> bool:
-    """Whether its things are those of a world, and not a user's own under the same name."""
+    """Whether the kinds are those of a known world, and not custom ones under the same name."""
     known = problem.name in WORLDS
     return known and problem.kinds == tuple(kind.name for kind in problem.world.kinds)
 
@@ -146,12 +146,12 @@ def _quantile(values: np.ndarray, q: float) -> float:
 
 
 def measures_of(problem: Problem) -> Measures:
-    """How the figures are written: of all kinds of things that the problem has."""
+    """How to format the figures, with an angle for each kind of object that has one."""
     angles: Measures = {}
     for i in problem.turned:
         kind, turn = problem.kinds[i], problem.symmetries[i]
-        note = "median error in degrees" + (f" mod {turn:g}" if turn < 360 else "")
-        name = f"{kind.capitalize()}'s angle"
+        same = f"; angles {turn:g} degrees apart count as equal" if turn < 360 else ""
+        note, name = f"median, degrees{same}", f"{kind.capitalize()}'s angle error"
         angles[f"rotation_deg_median_{kind}"] = Measure(
             name, f"{kind} deg", ".1f", note, headline=True, per_seed=True
         )
@@ -163,24 +163,31 @@ def measures_of(problem: Problem) -> Measures:
             "Count accuracy", "count acc.", "%", "most probable count", headline=True, per_seed=True
         ),
         "presence_accuracy": Measure(
-            "Presence", "presence", "%", "how many things are there", headline=True, per_seed=True
+            "Presence accuracy",
+            "presence",
+            "%",
+            "whether an object is present",
+            headline=True,
+            per_seed=True,
         ),
         "count_accuracy_clear": Measure(
-            "Count accuracy, clear", "clear", "%", "without overlap", per_seed=True
+            "Count accuracy, no overlap", "no overlap", "%", per_seed=True
         ),
         "scenes_clear": Measure("Scenes without overlap", "", ",.0f"),
         "identity_accuracy": Measure(
-            "Kinds", "kinds", "%", "of the things that are found", headline=True, per_seed=True
+            "Kinds", "kinds", "%", "of the objects found", headline=True, per_seed=True
         ),
-        "identity_accuracy_clear": Measure("Kinds, clear", "kinds clear", "%", "without overlap"),
+        "identity_accuracy_clear": Measure("Kinds, no overlap", "kinds, no overlap", "%"),
         "position_cm_median": Measure(
-            "Position", "cm", ".2f", "median error in cm", headline=True, per_seed=True
+            "Position error", "cm", ".2f", "median, cm", headline=True, per_seed=True
         ),
-        "position_cm_90": Measure("Position, 90% quantile", "cm, 90%", ".2f", "cm"),
+        "position_cm_90": Measure("Position error, 90% quantile", "cm, 90%", ".2f", "cm"),
         "camera_deg_median": Measure(
-            "Camera", "camera", ".1f", "median error in degrees", headline=True, per_seed=True
+            "Camera angle error", "camera", ".1f", "median, degrees", headline=True, per_seed=True
         ),
-        "camera_deg_90": Measure("Camera, 90% quantile", "camera, 90%", ".1f", "degrees"),
+        "camera_deg_90": Measure(
+            "Camera angle error, 90% quantile", "camera, 90%", ".1f", "degrees"
+        ),
         **angles,
         "log_likelihood_32": Measure(
             "Log-likelihood at 32x32", "log-lik. 32", ",.1f", "nats", per_seed=True
@@ -196,19 +203,17 @@ def measures_of(problem: Problem) -> Measures:
 
 @dataclass(frozen=True)
 class LayoutEvaluation(Evaluation):
-    """The figures of one model, and its guesses, for pictures."""
+    """The figures of one model, and the scenes it inferred."""
 
     found: Slots
 
 
 class LayoutEvaluator(Evaluator):
-    """Held-out scenes of a model's world, rendered; or with other things from mesh files."""
+    """Evaluation on rendered held-out scenes of a model's world, or with other meshes."""
 
     def __init__(self, predictor: InversePredictor, question: Question):
         if question.counts:
-            raise AirsceneError(
-                "a model that inverts a renderer has scenes of any count: no --counts"
-            )
+            raise AirsceneError("--counts does not apply to a model that inverts a renderer")
         problem, call = predictor.problem, (question.scenes, ("test", question.seed))
         self.renderer = make_renderer("auto", problem.world, RENDER_SIZE)
         try:
@@ -222,12 +227,12 @@ class LayoutEvaluator(Evaluator):
             raise
 
     def measure(self, predictor: InversePredictor) -> LayoutEvaluation:
-        """Presence, kinds, positions, angles; and the likelihood of the images drawn again."""
+        """Accuracy of presence, kinds, positions and angles; log-likelihood of the images."""
         figures, found = evaluate(predictor.network, self.pictures, self.renderer)
         return LayoutEvaluation({"scenes": len(self.pictures), **figures}, found)
 
     def once(self, predictor: InversePredictor) -> dict[str, Any]:
-        """How fast it is."""
+        """Inference time per image."""
         return {"milliseconds": milliseconds(predictor, self.pictures)}
 
     def close(self) -> None:
@@ -236,19 +241,19 @@ class LayoutEvaluator(Evaluator):
 
 
 def other_things(problem: Problem, meshes: str) -> World:
-    """The problem's world with things from files, textures and shadows: nothing of training."""
+    """The problem's world with other meshes, their textures, and shadows: all new to the model."""
     world = world_of(problem.name, str(Path(meshes).resolve()))
     names = tuple(kind.name for kind in world.kinds)
     if names != problem.kinds:
         found, wanted = ", ".join(names), ", ".join(problem.kinds)
-        raise AirsceneError(f"{meshes} has meshes of {found}; the model knows {wanted}")
+        raise AirsceneError(f"{meshes} has meshes of {found}, but the model knows {wanted}")
     return replace(world, shadows=True)
 
 
 def evaluate(
     network: InverseNetwork, pictures: Pictures, renderer: Renderer
 ) -> tuple[dict[str, Any], Slots]:
-    """Presence, kinds, positions, angles, the likelihood of the images drawn again; the guesses."""
+    """The figures of a network on these pictures, and the scenes it inferred."""
     found = best_guesses(network, pictures.images)
     drawn = render_all(renderer, found)
     likely = log_likelihoods(network, pictures.images, drawn)
@@ -268,7 +273,7 @@ def best_guesses(network: InverseNetwork, images: np.ndarray) -> Slots:
 def log_likelihoods(
     network: InverseNetwork, images: np.ndarray, drawn: np.ndarray
 ) -> dict[int, np.ndarray]:
-    """Log p(image | drawing) of each pair, at 32 pixels and at their own size."""
+    """Log p(image | rendered scene) of each pair, at 32 pixels and at full size."""
     c = network.config
     likelihood = Likelihood(c.sigma, c.blur)
 
@@ -283,7 +288,7 @@ def log_likelihoods(
 
 
 def milliseconds(predictor: InversePredictor, pictures: Pictures, repeats: int = 200) -> float:
-    """Time of one image through the compiled network: median of several."""
+    """Median time in milliseconds of the compiled network for one image."""
     size = predictor.network.config.input_size
     small = np.asarray(box_average(jnp.asarray(pictures.images[:1], jnp.float32) / 255, size))
     return 1000 * seconds(lambda: infer_compiled(predictor.network, small), repeats)

@@ -1,4 +1,4 @@
-"""A network that inverts a renderer as one program: what `Layout`s are made from, as arrays."""
+"""The exported program of a network that inverts a renderer: images in, named arrays out."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from airscene.kinds.predictor import NamedArrays
 
 
 def layouts(network: InverseNetwork, x: Array) -> NamedArrays:
-    """What `InversePredictor` makes of images of the network's own size."""
+    """The arrays behind `Layout`s, for a batch of images at the network's input size."""
     slots, omega = jax.vmap(network.best)(x)
     always = network.problem.presence == 1
     chance = jax.nn.sigmoid(omega.logit)

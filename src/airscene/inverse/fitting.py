@@ -1,11 +1,11 @@
-"""`invert`: learn to invert a renderer of one's own."""
+"""`invert`: train a network to invert a custom renderer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from airscene.config import configured
+from airscene.config import configured, shade
 from airscene.errors import AirsceneError
 from airscene.inverse.config import SEVERAL, InverseConfig, NetworkConfig
 from airscene.inverse.pictures import Pictures, make_pictures
@@ -18,7 +18,7 @@ from airscene.renderers.function import Function
 from airscene.training.loop import fitted
 
 PATCH = 4
-"""Pixels of the patches in which several things are looked for."""
+"""Side in pixels of the patches used to find several objects."""
 
 
 def invert(
@@ -33,14 +33,23 @@ def invert(
     progress: bool = True,
     **settings: Any,
 ) -> InversePredictor:
-    """Train a network to say what a renderer would draw to get an image. No labels, no gradients.
+    """Train a network to infer the scene that a renderer needs to reproduce an image.
 
-    draw: `draw(present, kind, pose)` returns a square image, (side, side) or (side, side, 3), uint8
-        or float in [0, 1]; its arguments are NumPy arrays (slots,), (slots,), (slots, parameters).
-        Or a `Renderer`. The side must be a multiple of 32.
-    parameters: what a pose consists of.
-    images: to train on, (batch, side, side) or (batch, side, side, 3); default: random scenes.
-    kinds, slots, presence: how many things there can be, of what kinds, and how probable one is.
+    Training needs neither labels nor gradients of the renderer.
+
+    draw: a function `draw(present, kind, pose)`, or a `Renderer`. The function takes three NumPy
+        arrays: `present`, of shape (slots,), is 1 if the slot holds an object, else 0; `kind`, of
+        shape (slots,), is an index into `kinds`; `pose`, of shape (slots, parameters), has one
+        value per parameter. It returns a square image, (side, side) or (side, side, 3), uint8 or
+        float in [0, 1]. The side must be a multiple of 32.
+    parameters: the parameters of a pose.
+    images: training images, (batch, side, side) or (batch, side, side, 3), uint8, uint16 or float
+        in [0, 1]; default: random scenes.
+    kinds: the names of the kinds of objects.
+    slots: the largest number of objects in a scene.
+    presence: the prior probability that a slot holds an object.
+    name: a name for the scenes, stored with the model.
+    progress: whether to print the held-out ELBO during training.
     settings: any field of `InverseConfig` or `NetworkConfig`, e.g. `steps=3_000`.
     """
     problem = Problem(name, tuple(kinds), tuple(parameters), slots, presence)
@@ -51,7 +60,9 @@ def invert(
     fixed = ("world", "meshes", "randomise", "renderer", "rays", "channels", "likelihood_size")
     config = configured(start, settings, fixed, by="renderer")
     if images is not None and config.objective == "supervised":
-        raise AirsceneError("supervised needs labels, which your images lack: leave them out")
+        raise AirsceneError(
+            "objective supervised needs labels, which images lack: leave out `images`"
+        )
     looked_at = make_pictures(problem, renderer, 100, ("look", 0))
     if images is None:
         shown = make_pictures(problem, renderer, config.scenes, ("train", config.data_seed))
@@ -63,24 +74,25 @@ def invert(
 
 
 def _as_renderer(draw: Callable, problem: Problem) -> Function:
-    """The function as a renderer, its size and channels taken from one drawing."""
+    """The function as a renderer, its size and channels taken from one image."""
     one = problem.sample(1, 0)
     image = np.asarray(draw(one.present[0], one.kind[0], one.pose[0]))
     side = image.shape[0]
     if image.ndim not in (2, 3) or image.shape[:2] != (side, side) or side % 32:
         raise AirsceneError(
-            f"the function must draw a square whose side is a multiple of 32, not {image.shape}"
+            "the function must return a square image whose side is a multiple of 32, not shape "
+            f"{image.shape}"
         )
     return Function(draw, 32, side, channels=1 if image.ndim == 2 else image.shape[-1])
 
 
 def _at_size(images: np.ndarray, renderer: Renderer) -> np.ndarray:
-    """Images averaged down to the size at which they are compared with drawings."""
+    """Images averaged down to the size at which they are compared with rendered ones."""
     side, size = images.shape[1], renderer.size
     if images.shape[1:] != (side, side, renderer.channels) or side % size:
         raise AirsceneError(
-            f"images must be squares of a multiple of {size} pixels with {renderer.channels} "
-            f"channels, as they are drawn, not {images.shape[1:]}"
+            f"images must match the renderer: {shade(renderer.channels)} and square, with a side "
+            f"that is a multiple of {size} pixels, not shape {images.shape[1:]}"
         )
     small = box_average(images.astype(np.float32), size)
     return np.round(np.asarray(small)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Networks that invert a renderer as a kind of model: where the package finds their parts."""
+"""`InverseKind`: the interface of networks that invert a renderer to the rest of the package."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,25 +31,30 @@ class InverseKind(Kind):
     presets: ClassVar[Mapping[str, Preset]] = PRESETS
     packages: ClassVar[tuple[str, ...]] = ("inverse", "nn", "renderers")
 
+    @property
+    def models(self) -> str:
+        """What messages call the models of this kind."""
+        return "models that invert a renderer"
+
     def settled(self, config: Any) -> Any:
-        """The renderer by its name, and the meshes' folder wherever the run is resumed."""
+        """The configuration with `auto` resolved, and the absolute path of the meshes."""
         if find_spec("mujoco") is None:
             raise AirsceneError("3D scenes need MuJoCo: pip install 'airscene[3d]'")
         from airscene.renderers import resolved
 
         colour = config.model.channels == 3
-        require(colour, "a world is rendered in colour: channels must be 3")
+        require(colour, "channels must be 3: worlds are rendered in colour")
         meshes = str(Path(config.meshes).resolve()) if config.meshes else ""
         return replace(config, renderer=resolved(config.renderer), meshes=meshes)
 
     def task(self, config: InverseConfig) -> "InverseTask":
-        """Training on rendered scenes."""
+        """The training task, on rendered scenes."""
         from airscene.inverse.task import InverseTask
 
         return InverseTask(config)
 
     def skeleton(self, header: dict[str, Any]) -> "InverseNetwork":
-        """The network of a configuration and a problem."""
+        """The network that the header of a weights file describes, with arbitrary parameters."""
         import jax
 
         from airscene.inverse.model import InverseNetwork
@@ -63,19 +68,19 @@ class InverseKind(Kind):
     def predictor(
         self, model: "InverseNetwork", note: dict[str, Any] | None = None
     ) -> "InversePredictor":
-        """Images in, `Layout`s out."""
+        """The predictor: images in, `Layout`s out."""
         from airscene.inverse.predictor import InversePredictor
 
         return InversePredictor(model, note)
 
     def evaluator(self, predictor: "InversePredictor", question: Question) -> "LayoutEvaluator":
-        """Held-out scenes, rendered."""
+        """The evaluation on rendered held-out scenes."""
         from airscene.inverse.evaluation import LayoutEvaluator
 
         return LayoutEvaluator(predictor, question)
 
     def measures(self, predictor: "InversePredictor") -> Measures:
-        """Presence, kinds, positions and the angles of all kinds that have one."""
+        """How to format presence, kinds, positions, and angles of the kinds that have one."""
         from airscene.inverse.evaluation import measures_of
 
         return measures_of(predictor.problem)
@@ -88,7 +93,7 @@ class InverseKind(Kind):
         evaluator: Any,
         evaluation: Evaluation,
     ) -> Report:
-        """Images drawn again, curves, errors."""
+        """The report of a run: reconstructions, curves, errors."""
         from airscene.inverse.report import report
 
         return report(config, rows, predictor, evaluator, evaluation)  # type: ignore[arg-type]
@@ -96,13 +101,13 @@ class InverseKind(Kind):
     def compare(
         self, a: "InversePredictor", b: "InversePredictor", question: Question
     ) -> "Comparison":
-        """Presence, kinds and positions of two models on the same scenes."""
+        """Compare presence, kinds and positions of two models on the same scenes."""
         from airscene.inverse.comparison import compare
 
         return compare(a, b, question)
 
     def served(self, name: str, predictor: "InversePredictor", description: str) -> "Solid":
-        """Things on a table."""
+        """The model behind HTTP."""
         from airscene.inverse.served import Solid
 
         return Solid(name, predictor, description)

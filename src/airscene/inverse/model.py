@@ -1,10 +1,11 @@
-"""The inference network (appendix I): run for a fixed number of steps, a slot each.
+"""The inference network (appendix I), which runs for a fixed number of steps, one per slot.
 
 (omega_pres, omega_what, omega_where, h)^i = R(x, z^{i-1}, h^{i-1}): a Bernoulli for the presence,
 a categorical for the kind, a Gaussian for the pose of slot i. R is a core: `RecurrentCore` is the
-paper's recurrent network, `PatchCore` attends to one patch of the image after the other. Where the
-camera moves, a network of its own says where it is, and every step is told. Poses are standardised
-here: z_where has the prior Normal(0, 1), and pose = sd * z_where in the parameter's own units.
+paper's recurrent network, `PatchCore` attends to one patch of the image per step. If the camera
+moves, a separate network infers its angle, which every step takes as an input. Poses are
+standardised here: z_where has the prior Normal(0, 1), and pose = sd * z_where in the parameter's
+own units.
 """
 
 from typing import Any
@@ -23,19 +24,19 @@ from airscene.nn.normal import Normal
 from airscene.renderers import Slots, box_average
 
 CONTRAST = 8.0
-"""What brings the few pixels of a thing to the size that networks expect."""
+"""Factor on the network's input, which is small because an object covers few pixels."""
 
 TAKEN = 50.0
-"""By how much a patch that is taken is less certain."""
+"""How much the logits of a taken patch are lowered."""
 
 SAME = 0.25
-"""What is proposed so close together, in the prior's sds before they are bounded, is one thing."""
+"""Proposals closer than this, in the prior's sds before bounding, are the same object."""
 
 REACH = 1.25
-"""How far patches can place a thing, in a parameter's limits: nothing hides off the table."""
+"""Bound on a proposed parameter, in units of its limit: keeps objects near the table."""
 
 CLOSE = 0.625
-"""Side of a close look, relative to the image's: a thing, its handle, and some space around."""
+"""Side of a close-up relative to the image's: an object, its handle and some space around."""
 
 Image = Float[Array, "side side channels"]
 
@@ -44,16 +45,16 @@ class SlotOmega(eqx.Module):
     """The distributions of one slot, or of all of them."""
 
     logit: Float[Array, "*slots"]
-    """Of the presence."""
+    """Logit of the presence."""
     log_kind: Float[Array, "*slots kinds"]
     """Log q(z_what)."""
     where: Normal
     camera: Normal | None = None
-    """Where the camera is, if that is unknown: one number, with those of all slots."""
+    """The camera's angle if it is unknown: one for all slots."""
 
 
 class RecurrentCore(eqx.Module):
-    """The paper's: a recurrent network that sees the whole image at once."""
+    """The paper's recurrent network, which sees the whole image in every step."""
 
     image: MLP
     recurrent: eqx.nn.Linear
@@ -69,27 +70,27 @@ class RecurrentCore(eqx.Module):
         self.head = eqx.nn.Linear(hidden, outputs + turns, key=keys[2])
 
     def prepare(self, x: Image) -> Float[Array, " hidden"]:
-        """What is seen of the image: computed once, used in every step."""
+        """The features of the image, computed once and used in every step."""
         return jax.nn.relu(self.image(x.ravel()))
 
     def start(self) -> Float[Array, " hidden"]:
-        """H before the first step."""
+        """The state h before the first step."""
         return jnp.zeros(self.head.in_features)
 
     def __call__(self, prepared: Array, h: Array, others: Array) -> tuple[Array, Array]:
-        """One step: omega, and h; `others` is what else is known, z of the step before."""
+        """One step: omega and the new h. `others` holds z of the previous step and other inputs."""
         h = jax.nn.relu(self.recurrent(jnp.concatenate([prepared, h, others])))
         return self.head(h), h
 
 
 class PatchCore(eqx.Module):
-    """The same small network on every patch of the image and its neighbours: attend, infer, repeat.
+    """A small network, applied to every patch of the image with its neighbours.
 
-    Every patch proposes a thing. The one that is most certain of it is attended to (where things
-    are always there, the one that has most say); it and its neighbours, each with a weight, have a
-    say. In the next step they are taken, with those that propose the same: no gradient flows
-    through that. Which way the thing is turned, if that can be seen, is read from a close look at
-    the image around them.
+    Every patch proposes an object. Each step attends to the patch with the highest presence logit
+    (if objects are always present, to the patch with the highest weight). Its output is the
+    weighted mean of the proposals of this patch and its neighbours. From then on these patches are
+    taken, and so are all patches that propose the same object; no gradient flows through this
+    state. Angles on a circle are inferred from a close-up of the image around these patches.
     """
 
     embed: PatchEmbedding
@@ -98,9 +99,9 @@ class PatchCore(eqx.Module):
     turn: MLP | None
     side: int = eqx.field(static=True)
     places: tuple[int, ...] = eqx.field(static=True)
-    """Where in omega the parameters on a line are: a thing's place."""
+    """Indices in omega of the parameters on a line: an object's position."""
     always: bool = eqx.field(static=True)
-    """Whether a thing is always there, so that presence says nothing."""
+    """Whether every slot always holds an object, which leaves the presence logit unused."""
 
     def __init__(
         self,
@@ -126,22 +127,22 @@ class PatchCore(eqx.Module):
 
     @staticmethod
     def _close(size: int) -> int:
-        """The side in pixels of a close look."""
+        """The side in pixels of a close-up."""
         return round(CLOSE * size)
 
     def prepare(self, x: Image) -> tuple[Image, Float[Array, "rows columns features"]]:
-        """The image; the features of every patch, which knows its neighbours: computed once."""
+        """The image, and the features of every patch and its neighbours, computed once."""
         features = self.embed(x)
         for layer in self.context:
             features = features + jax.nn.relu(each(layer, with_neighbours(features)))
         return x, features
 
     def start(self) -> Float[Array, "rows columns"]:
-        """What is taken before the first step: nothing."""
+        """Which patches are taken before the first step: none."""
         return jnp.zeros((self.side, self.side))
 
     def __call__(self, prepared: Any, h: Array, others: Array) -> tuple[Array, Array]:
-        """One step: omega, and what is taken after it."""
+        """One step: omega, and which patches are taken after it."""
         n, (x, features) = self.side, prepared
         at = jnp.asarray((2 * np.arange(n) + 1) / n - 1)
         v, u = jnp.meshgrid(at, at, indexing="ij")
@@ -163,19 +164,19 @@ class PatchCore(eqx.Module):
             close = read(x, jnp.array([side / len(x), *centre]), side)
             omega = jnp.concatenate([omega, self.turn(close.ravel())])
         taken = jnp.maximum(h, weight / jnp.max(weight)).at[row, column].set(1.0)
-        if self.places:  # what other patches propose in the same place is the same thing
+        if self.places:  # patches that propose the same place propose the same object
             apart = jnp.linalg.norm((said - found)[..., np.array(self.places)], axis=-1)
             taken = jnp.where(apart < SAME, 1.0, taken)
         return omega, jax.lax.stop_gradient(taken)
 
 
 class InverseNetwork(eqx.Module):
-    """q(z | x) for scenes that a renderer draws."""
+    """The posterior q(z | x) of a renderer's scenes."""
 
     usual: Float[Array, "side side channels"]
-    """The mean of the images to train on: what the network sees is the difference to it."""
+    """The mean training image; the network sees the difference from it."""
     camera: MLP | None
-    """Infers the camera's angle from the image, before everything else."""
+    """Infers the camera's angle from the image, before the first step; None for a fixed camera."""
     core: RecurrentCore | PatchCore
     problem: Problem = eqx.field(static=True)
     config: NetworkConfig = eqx.field(static=True)
@@ -204,14 +205,14 @@ class InverseNetwork(eqx.Module):
         return 1 + len(self.problem.kinds) + len(self.problem.parameters)
 
     def seen(self, x: Image) -> Image:
-        """What the network sees of an image: how it differs from the usual one."""
+        """The network's input: the scaled difference of an image from the usual one."""
         small = box_average(x, self.config.input_size)
         usual = jax.lax.stop_gradient(self.usual)
-        # Without the fit, a picture half a grey level darker than those in training is misread.
+        # Without the fit, the network misreads pictures half a grey level darker than in training.
         return CONTRAST * (levelled(small, usual)[0] if self.config.level else small - usual)
 
     def camera_angle(self, seen: Image) -> Normal | None:
-        """q(z_cam): where the camera is, if that is unknown."""
+        """q(z_cam), the camera's angle; None for a fixed camera."""
         if self.camera is None:
             return None
         mean, sd = jnp.split(self.camera(seen.ravel()), 2)
@@ -221,13 +222,13 @@ class InverseNetwork(eqx.Module):
         return self.config.most_sd * jax.nn.sigmoid(sd) + 1e-4
 
     def start(self) -> tuple[Any, Float[Array, " z"]]:
-        """H and z before the first step."""
+        """The state h and z before the first step."""
         return self.core.start(), jnp.zeros(self._z_size)
 
     def step(
         self, i: int, prepared: Any, h: Any, z: Array, z_camera: Array | None
     ) -> tuple[SlotOmega, Any]:
-        """Slot i: the image as the core has prepared it, what it knows, the slot before."""
+        """The distributions of slot i and the new state, given the state and z of slot i - 1."""
         others = [z]
         if self.config.numbered:
             others.append(jax.nn.one_hot(i, self.problem.slots))
@@ -245,7 +246,7 @@ class InverseNetwork(eqx.Module):
         return SlotOmega(logit[0], jax.nn.log_softmax(kind), where), h
 
     def _turned(self, mean: Array, turns: Float[Array, " outputs"]) -> Array:
-        """The mean of z_where: for each parameter on a circle, the direction of two outputs."""
+        """The mean of z_where; a parameter on a circle is the direction of two outputs."""
         period = self.problem.periods
         rounds = np.flatnonzero(period)
         ahead, aside = turns.reshape(-1, 2).T
@@ -263,14 +264,14 @@ class InverseNetwork(eqx.Module):
     def standardised(
         self, pose: Float[Array, "*batch parameters"], near: Float[Array, "*batch parameters"]
     ) -> Array:
-        """The inverse of `pose`; of all that an angle on a circle can be, the nearest to `near`."""
+        """The inverse of `pose`; parameters on a circle are shifted to the value nearest `near`."""
         z = pose / self._sd
         period = self.problem.periods
         turns = jnp.round((z - near) / np.where(period > 0, period, 1.0))
         return z - jax.lax.stop_gradient(turns) * period
 
     def z(self, present: Array, kind: Int[Array, ""], z_where: Array) -> Float[Array, " z"]:
-        """What the next step is told of this one; nothing of what is not there."""
+        """The z of a slot, an input of the next step; zeros if the slot is empty."""
         what = jax.nn.one_hot(kind, len(self.problem.kinds))
         return present * jnp.concatenate([jnp.ones(1), what, z_where])
 
@@ -282,10 +283,10 @@ class InverseNetwork(eqx.Module):
     def best(
         self, x: Image, camera_noise: Float[Array, "1"] | float = 0.0
     ) -> tuple[Slots, SlotOmega]:
-        """The most probable presences and kinds, poses at their means; and all distributions.
+        """The most probable presences and kinds with the mean poses; and all distributions.
 
-        Each step is told the most probable of the step before. The camera is at its mean, or at the
-        sample for standard normal noise.
+        Each step takes the most probable z of the previous step as an input. The camera is at its
+        mean, or at the sample that standard normal `camera_noise` gives.
         """
         seen, (h, z), found = self.seen(x), self.start(), []
         prepared, camera = self.core.prepare(seen), self.camera_angle(seen)
@@ -302,9 +303,9 @@ class InverseNetwork(eqx.Module):
 
 
 def levelled(x: Any, usual: Any) -> tuple[Any, Any]:
-    """What the usual image leaves of `x` at its best fit, and the contrast of each channel.
+    """The difference of `x` from the usual image fitted to it, and the contrast of each channel.
 
-    Arrays of JAX or NumPy.
+    The fit is in brightness and contrast. Takes JAX or NumPy arrays.
     """
     usual, x = (a - a.mean(axis=(0, 1)) for a in (usual, x))
     contrast = (usual * x).sum(axis=(0, 1)) / ((usual**2).sum(axis=(0, 1)) + 1e-3)
@@ -312,5 +313,5 @@ def levelled(x: Any, usual: Any) -> tuple[Any, Any]:
 
 
 def stacked(slots: list[Any]) -> PyTree:
-    """What was found slot by slot, with a leading axis for the slots."""
+    """Stack the results of all slots along a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *slots)

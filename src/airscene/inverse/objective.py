@@ -1,9 +1,9 @@
-"""The likelihood, and four objectives for a batch of images.
+"""The likelihood, and four training objectives for a batch of images.
 
-`enumerate` sums presence and kind out, slot by slot. `conditional` has every slot learn what it had
-better be, given the others: where there are several, it gets stuck less. `score` samples presence
-and kind, and uses the score function with a leave-one-out baseline over several samples (the
-paper's kind of estimator). `supervised` is the paper's baseline: the log-probability of the truth.
+`enumerate` sums over presence and kind, slot by slot. `conditional` trains each slot towards its
+best value given the other slots; with several slots it gets stuck less often. `score` samples
+presence and kind, and uses the score function with a leave-one-out baseline over several samples,
+like the paper. `supervised` is the paper's baseline: the log-probability of the truth.
 """
 
 from collections.abc import Callable
@@ -22,27 +22,27 @@ Images = Float[Array, "batch side side channels"]
 Render = Callable[[Slots], Images]
 
 KNOWN = 2.0
-"""What presence and kind count beside poses, in units of sigma squared (`conditional`)."""
+"""Weight of presence and kind against poses in `conditional`, in units of 1 / sigma squared."""
 
 
 class Likelihood(eqx.Module):
-    """Both images blurred, then a Gaussian with one sd for every pixel (appendix I)."""
+    """A Gaussian with one sd for all pixels, after blurring both images (appendix I)."""
 
     sigma: Float[Array, ""] | float
     blur: Float[Array, ""] | float
     """Sd of the blur, in pixels of a 32-pixel image."""
     bonus: Float[Array, ""] | float = 0.0
-    """Nats that a thing which is there is worth: above 0 only early in training."""
+    """Nats added for each present object: positive only early in training, later minus the cost."""
     coarse: Float[Array, ""] | float | None = None
-    """Steps in which angles are compared: from 1, an eighth of a turn, to 0, a parameter's own;
-    None for central differences."""
+    """Step in which angles are compared: from 1 (an eighth of a turn) to 0 (the parameter's own
+    step); None for central differences."""
 
     def __call__(
         self,
         x: Float[Array, "*#batch side side channels"],
         y: Float[Array, "*#batch side side channels"],
     ) -> Float[Array, "*batch"]:
-        """Log p(x | y), with its constant."""
+        """Log p(x | y), including the normalising constant."""
         side, channels = x.shape[-2], x.shape[-1]
         kernel = self.kernel(side)
         error = jnp.einsum("ij,...jkc,lk->...ilc", kernel, x - y, kernel)
@@ -57,7 +57,7 @@ class Likelihood(eqx.Module):
 
 
 class Objective(eqx.Module):
-    """What is to be minimised, and the mean ELBO (or log-probability) of the batch."""
+    """The loss to minimise, and the mean ELBO (or log-probability) of the batch."""
 
     loss: Float[Array, ""]
     value: Float[Array, ""]
@@ -72,14 +72,14 @@ def enumerated(
     likelihood: Likelihood,
     gradient: bool = True,
 ) -> Objective:
-    """Minus the ELBO, with presence and kind of each slot summed out, given those of the others.
+    """Minus the ELBO, summed over presence and kind of each slot, given the other slots.
 
-    The network sees `x`; what is drawn is compared with `y`: usually the same.
+    The network sees `x`; rendered scenes are compared with `y`, usually the same images.
 
-    Slots are independent given the image. So each in turn can be everything that it can be, while
-    the others are as they were drawn: for one slot the exact sum, for several one with little
-    noise. Each pose's gradient is that of the log-likelihood, by differences, with a thing there,
-    of the kind that was drawn.
+    Slots are independent given the image. Therefore each slot in turn takes all its values (empty,
+    or each kind) while the other slots keep their samples. With one slot the sum is exact; with
+    several it has little noise. The gradient of each pose is that of the log-likelihood, by finite
+    differences, with an object of the sampled kind present.
     """
     elbo = jnp.mean(_compare(model, x, y, key, render, likelihood, gradient).elbo())
     return Objective(-elbo, elbo)
@@ -94,16 +94,16 @@ def conditional(
     likelihood: Likelihood,
     floor: float,
 ) -> Objective:
-    """Each slot learns what it had better be, given the image and the others as they are found.
+    """Train each slot towards its best value, given the image and the other slots as found.
 
-    That is known, at the pose that was drawn: all that the slot can be has been compared. The
-    gradient of the ELBO would be next to nothing where a slot is sure and wrong, so that it stays
-    wrong; that of a cross-entropy is largest there. Poses climb the ELBO, as in `enumerated`. Kinds
-    and poses learn as much as it is probable that something is there, and at least `floor`, so that
-    empty slots keep learning where something might be. (Through what a step is told of the one
-    before, later slots move earlier ones a little.)
+    The best value at the sampled pose is known, because all values of the slot are compared. Where
+    a slot is certain and wrong, the gradient of the ELBO almost vanishes, and the slot would stay
+    wrong; the gradient of a cross-entropy is largest there. Poses follow the gradient of the ELBO,
+    as in `enumerated`. Kinds and poses are weighted by the probability that an object is present,
+    at least by `floor`, so that empty slots keep learning where an object might be. (Later slots
+    have a small effect on earlier ones, because gradients flow back through z.)
 
-    Its value is the ELBO as if the others were certain.
+    The value is the ELBO with the other slots taken as certain.
     """
     found = _compare(model, x, y, key, render, likelihood, as_found=True)
     known, pose = found.cross_entropy(floor), found.climb(floor)
@@ -112,30 +112,30 @@ def conditional(
 
 
 class Alternatives(eqx.Module):
-    """What each slot could be, compared, for a batch of images; the others are as drawn."""
+    """The likelihood of each value of each slot while the other slots keep theirs, for a batch."""
 
     q: SlotOmega
     cases: Float[Array, "batch slots cases"]
-    """Log-likelihoods with nothing in a slot, then with a thing of each kind."""
+    """Log-likelihoods with the slot empty, then with an object of each kind."""
     ahead: Float[Array, "batch slots"]
-    """Nothing, with the gradient of the log-likelihood in each pose."""
+    """Zero, with the gradient of the log-likelihood with respect to each pose."""
     turn: Float[Array, " batch"]
-    """Nothing, with that in the camera's angle."""
+    """Zero, with the gradient of the log-likelihood with respect to the camera's angle."""
     bonus: Float[Array, ""] | float
     problem: Problem = eqx.field(static=True)
 
     def elbo(self) -> Float[Array, " batch"]:
-        """Without bias, and so is its gradient, if the others were drawn from q."""
+        """The ELBO; it and its gradient are unbiased if the other slots were sampled from q."""
         (yes, log_yes), (no, log_no) = self._presence()
         thing, nothing = self._worth()
         elbo = yes * (thing + self.ahead - log_yes) + no * (nothing - log_no)
         kinds = jnp.sum(jnp.exp(self.q.log_kind) * self.cases[..., 1:], axis=-1)
         expected = jax.lax.stop_gradient(yes * kinds + no * self.cases[..., 0])
-        # Every slot's sum estimates the same likelihood: each has its gradient, but it counts once.
+        # Every slot's sum estimates the same likelihood: keep all gradients, count the value once.
         return jnp.sum(elbo - expected, axis=1) + jnp.mean(expected, axis=1) + self._camera()
 
     def cross_entropy(self, floor: float) -> Float[Array, " batch"]:
-        """From the best kind, and the presence that is best at q's kinds, to what q says."""
+        """Cross-entropy of q with the best kind, and with the best presence given q's kinds."""
         (_, log_yes), (_, log_no) = self._presence()
         thing, nothing = self._worth()
         kind = jax.lax.stop_gradient(jax.nn.softmax(self.cases[..., 1:]))
@@ -145,7 +145,7 @@ class Alternatives(eqx.Module):
         return -jnp.sum(presence + what, axis=1)
 
     def climb(self, floor: float) -> Float[Array, " batch"]:
-        """What poses and the camera climb; its value means nothing."""
+        """The objective of poses and camera; only its gradient has a meaning."""
         poses = self._learns(floor) * (self.ahead - self._kl_where())
         return jnp.sum(poses, axis=1) + self._camera()
 
@@ -154,7 +154,7 @@ class Alternatives(eqx.Module):
         return jnp.maximum(jax.lax.stop_gradient(yes), floor)
 
     def _presence(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """The probability that something is there, and its logarithm; then that nothing is."""
+        """The probability that a slot is taken, and its logarithm; then that it is empty."""
         logit = self.q.logit
         if self.problem.presence == 1:
             one, zero = jnp.ones_like(logit), jnp.zeros_like(logit)
@@ -163,7 +163,7 @@ class Alternatives(eqx.Module):
         return yes, no
 
     def _worth(self) -> tuple[Float[Array, "batch slots"], Float[Array, "batch slots"]]:
-        """What a thing in a slot is worth, in nats, of whatever kind it may be; and nothing."""
+        """The value in nats of an object in a slot, averaged over kinds; and of an empty slot."""
         log_kind, p = self.q.log_kind, self.problem.presence
         kinds = self.cases[..., 1:] - log_kind - np.log(log_kind.shape[-1])
         thing = jnp.sum(jnp.exp(log_kind) * kinds, axis=-1) + self.bonus - self._kl_where()
@@ -186,10 +186,11 @@ def _compare(
     gradient: bool = True,
     as_found: bool = False,
 ) -> Alternatives:
-    """Draw all slots, then render all that each could be instead, and poses close by.
+    """Sample all slots, then render every value of each slot, and poses close by.
 
-    as_found: slots are there if that is more probable than not, instead of now and then. Two that
-    have found the same thing do not come to terms otherwise, each there half of the time.
+    as_found: a slot is taken if that is more probable than not; presence is not sampled. With
+    sampling, two slots that found the same object would never settle which of them keeps it: each
+    would be taken half of the time.
     """
     problem, keys = model.problem, jax.random.split(key, 4)
     best, q = jax.vmap(model.best)(x, jax.random.normal(keys[0], (len(x), 1)))
@@ -215,7 +216,7 @@ def _compare(
 def _log_likelihoods(
     scenes: list[Slots], y: Images, render: Render, likelihood: Likelihood
 ) -> list[Array]:
-    """Of several kinds of scenes of every image, (batch, scenes) each: rendered in one go."""
+    """Log-likelihoods, (batch, scenes), of several sets of scenes, all rendered in one call."""
     every = jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *scenes)
     flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), every)
     images = jax.lax.stop_gradient(render(flat)).reshape(len(y), -1, *y.shape[1:])
@@ -224,12 +225,12 @@ def _log_likelihoods(
 
 
 def _only_gradient(value: Array) -> Array:
-    """Nothing but its gradient."""
+    """Zero, with the gradient of `value`."""
     return value - jax.lax.stop_gradient(value)
 
 
 def _cases(drawn: Slots, problem: Problem) -> Slots:
-    """Scenes in which each slot in turn is empty, then of each kind: an axis after the batch's."""
+    """Scenes in which each slot in turn is empty, then of each kind, on an axis after the batch."""
     n, kinds = problem.slots, len(problem.kinds)
     turn = jnp.repeat(jnp.eye(n, dtype=bool), kinds + 1, axis=0)  # (scenes, slots)
     case = jnp.tile(jnp.arange(kinds + 1), n)[:, None]
@@ -240,9 +241,9 @@ def _cases(drawn: Slots, problem: Problem) -> Slots:
 
 
 def _stencil(problem: Problem, coarse: Array | float | None) -> tuple[Array, Array]:
-    """How poses are displaced, and how each log-likelihood then weighs in each slope.
+    """The displacements of poses, and the weight of each log-likelihood in each slope.
 
-    Both (displacements, slots, parameters): in each slot, each parameter ahead, then behind.
+    Both are (displacements, slots, parameters): for each slot, all parameters ahead, then behind.
     """
     axes = np.eye(len(problem.parameters))
     steps = [_steps(p, coarse) for p in problem.parameters]
@@ -257,11 +258,11 @@ def _stencil(problem: Problem, coarse: Array | float | None) -> tuple[Array, Arr
 
 
 def _steps(p: Parameter, coarse: Array | float | None) -> tuple[Array, Array]:
-    """The steps in which a parameter goes ahead and behind, and the weight of each difference.
+    """The steps by which a parameter is displaced, and the weight of each difference.
 
-    One: central differences. On a circle, unless `coarse` is None, three, weighted as in the
-    derivative of the log-likelihood blurred by a von Mises distribution a step wide. As long as
-    steps are coarse, an eighth of a turn, a handle is found from all around.
+    One step gives central differences. On a circle, unless `coarse` is None, there are three steps,
+    weighted as in the derivative of the log-likelihood blurred by a von Mises distribution one step
+    wide. While steps are coarse (an eighth of a turn), a handle is found from any angle.
     """
     if not p.period or coarse is None:
         return jnp.array([p.step]), jnp.array([1 / (2 * p.step)])
@@ -274,7 +275,7 @@ def _steps(p: Parameter, coarse: Array | float | None) -> tuple[Array, Array]:
 
 
 def _moved(drawn: Slots, problem: Problem, moves: Array) -> Slots:
-    """Scenes with each displacement, of a thing that is there; at the end, the camera's two."""
+    """Scenes with each displacement of a present object, then the two of a moving camera."""
     turned = jnp.zeros(len(moves))
     if problem.camera is not None:
         moves = jnp.concatenate([moves, jnp.zeros((2, *moves.shape[1:]))])
@@ -286,7 +287,7 @@ def _moved(drawn: Slots, problem: Problem, moves: Array) -> Slots:
 
 
 def _slopes(log_lik: Array, problem: Problem, weights: Array) -> tuple[Array, Array | None]:
-    """Those of the log-likelihood, from the scenes of `_moved`: of the poses, and of the camera."""
+    """Slopes of the log-likelihood from the scenes of `_moved`: for poses, and for the camera."""
     poses, camera = jnp.split(log_lik, [len(weights)], axis=1)
     slopes = jnp.einsum("bm,mnp->bnp", poses, weights)
     if problem.camera is None:
@@ -295,7 +296,7 @@ def _slopes(log_lik: Array, problem: Problem, weights: Array) -> tuple[Array, Ar
 
 
 def _repeated(slots: Slots, times: int) -> Slots:
-    """Each scene several times, along an axis after the batch's."""
+    """Each scene repeated along an axis after the batch."""
     return jax.tree.map(lambda a: jnp.repeat(a[:, None], times, axis=1), slots)
 
 
@@ -308,7 +309,7 @@ def scored(
     likelihood: Likelihood,
     samples: int,
 ) -> Objective:
-    """A surrogate for minus the ELBO: pathwise for poses, score function for the rest."""
+    """A surrogate for minus the ELBO: pathwise for poses, score function for presence and kind."""
     keys = jax.random.split(key, (samples, x.shape[0]))
     drawn = jax.vmap(jax.vmap(lambda key, x: _rollout(model, x, key)), (0, None))(keys, x)
     slots, log_q, log_ratio = drawn  # leading axes (samples, batch)
@@ -323,7 +324,7 @@ def scored(
 
 
 def _rollout(model: InverseNetwork, x: Array, key: Array) -> tuple[Slots, Array, Array]:
-    """One sample of all slots; log q of what is discrete in it; log p - log q of all of it."""
+    """One sample of all slots, log q of its discrete part, and log p - log q of the whole."""
     seen, (h, z) = model.seen(x), model.start()
     prepared, camera = model.core.prepare(seen), model.camera_angle(seen)
     prior, kinds = model.problem.presence, len(model.problem.kinds)
@@ -357,7 +358,7 @@ def _rollout(model: InverseNetwork, x: Array, key: Array) -> tuple[Slots, Array,
 
 
 def supervised(model: InverseNetwork, x: Images, truth: Slots) -> Objective:
-    """Minus the log-probability of the true parameters, in the order in which they are given."""
+    """Minus the log-probability of the true parameters, in the given order of slots."""
 
     def one(x, truth):
         seen, (h, z), total, z_camera = model.seen(x), model.start(), jnp.zeros(()), None

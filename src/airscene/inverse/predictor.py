@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float, UInt8
 
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.export import layouts
 from airscene.inverse.model import InverseNetwork, SlotOmega, levelled
@@ -26,20 +26,20 @@ from airscene.renderers import Renderer, Slots, box_average
 from airscene.renderers.host import draw
 
 OUTSIDE = 1.5
-"""A parameter beyond so many times its limit in training is outside."""
+"""An object is outside if a parameter exceeds this multiple of its limit in training."""
 UNLIKE = 0.15
-"""Root mean square difference to the usual image, at its best fit in brightness and contrast,
-beyond which an image is of another kind. Those of the table come to 0.07 at most."""
+"""Root mean square difference to the usual image, fitted in brightness and contrast, above which
+an image is unlike those in training. Images of the table reach at most 0.07."""
 
 
 @jax.jit
 def infer_compiled(network: InverseNetwork, x: Any) -> tuple[Slots, SlotOmega]:
-    """The best guess and all distributions for a batch."""
+    """The most probable scenes and all distributions for a batch of images."""
     return jax.vmap(network.best)(x)
 
 
 class InversePredictor(BasePredictor[Layout]):
-    """A trained network, ready to say what a renderer would draw to get an image."""
+    """A trained network that infers the scene a renderer needs to reproduce an image."""
 
     kind: ClassVar[str] = "inverse"
     model: InverseNetwork
@@ -55,63 +55,61 @@ class InversePredictor(BasePredictor[Layout]):
 
     def __repr__(self) -> str:
         kinds = ", ".join(self.problem.kinds)
-        return f"<airscene model of a renderer: up to {self.problem.slots} of {kinds}>"
+        return (
+            f"<airscene model of a renderer: up to {many(self.problem.slots, 'object')} ({kinds})>"
+        )
 
     @property
     def problem(self) -> Problem:
-        """What is unknown in a scene."""
+        """The unknowns of a scene."""
         return self.network.problem
 
     @property
     def network(self) -> InverseNetwork:
-        """The network itself."""
+        """The network."""
         return self.model
 
     @property
     def size(self) -> NetworkConfig:
-        """The size of the images that the network takes."""
+        """The size of the network's input images."""
         return self.network.config
 
     # --- Files ------------------------------------------------------------------------------
 
     def header(self) -> dict[str, Any]:
-        """The configuration, and what is unknown in a scene."""
+        """The header of a weights file: the configuration and the unknowns of a scene."""
         return {"model": asdict(self.network.config), "problem": asdict(self.problem)}
 
     def changed(
         self, name: str, max_objects: int | None = None, canvas: int | None = None
     ) -> "InversePredictor":
-        """The renderer sets the most things and the size."""
+        """The predictor itself: the renderer fixes the number of objects and the image size."""
         if max_objects is not None or canvas is not None:
-            raise AirsceneError(f"{name} inverts a renderer, whose objects and size are fixed")
+            raise AirsceneError(f"{name} inverts a renderer: max-objects and canvas are fixed")
         return self
 
     def like(self, model: InverseNetwork) -> "InversePredictor":
-        """Another network for the same renderer."""
+        """A predictor with another network for the same renderer."""
         return InversePredictor(model, renderer=self._renderer)
 
     # --- Inference --------------------------------------------------------------------------
 
     def infer_small(self, x: Float[np.ndarray, "batch side side channels"]) -> list[Layout]:
-        """The layouts of images that are of the network's size already: see `small`."""
+        """Layouts of images already at the network's input size (see `small`)."""
         return self._layouts(x, self.infer_arrays(x))
 
-    def infer_tiled(self, image: Any, tile: int | None = None) -> Layout:
-        """Pictures of a renderer's scene are taken whole."""
-        raise AirsceneError("a model that inverts a renderer has no --tile")
-
     def frame(self, image: np.ndarray) -> Frame:
-        """An image as the network sees it."""
-        pixels = small(image, self.network.config)  # says what is wrong with it
+        """The image at the network's input size."""
+        pixels = small(image, self.network.config)  # raises if the image is invalid
         height, width = np.shape(image)[:2]
         return Frame(pixels, height, width, (1.0, 1.0), (0.0, 0.0))
 
     def compiled(self, x: Any) -> tuple[Slots, SlotOmega]:
-        """Slots and all distributions, for a batch of images of the network's size."""
+        """Slots and all distributions for a batch of images at the network's input size."""
         return infer_compiled(self.network, x)
 
     def told(self, x: np.ndarray, places: Places, found: Any) -> list[Layout]:
-        """What was found, as layouts."""
+        """The results of a batch as layouts."""
         return self._layouts(x, found)
 
     def _layouts(self, x: np.ndarray, found: Any) -> list[Layout]:
@@ -119,7 +117,7 @@ class InversePredictor(BasePredictor[Layout]):
         return [self._layout(slots, omega, i, self._unlike(x[i])) for i in range(len(x))]
 
     def _unlike(self, x: Float[np.ndarray, "side side channels"]) -> bool:
-        """Whether an image is unlike all in training; where these share a background."""
+        """Whether an image is unlike those in training; always false without `level`."""
         if not self.network.config.level:
             return False
         unusual, contrast = levelled(x, np.asarray(self.network.usual))
@@ -127,37 +125,39 @@ class InversePredictor(BasePredictor[Layout]):
         return bool(gap > UNLIKE or np.any(contrast < 0.5) or np.any(contrast > 2))
 
     def sample(self, seed: int = 0) -> Layout:
-        """A random scene, as those to train on are drawn; `render` gives its picture."""
+        """A random scene, sampled like the training scenes; `render` draws it."""
         return self._known(self.problem.sample(1, ("sample", seed)))
 
     def compose(
         self, things: Sequence[tuple[str, dict[str, float]]], camera_deg: float = 0.0
     ) -> Layout:
-        """A scene from its parts: for each thing its kind and its pose; `render` draws it.
+        """A scene of the given objects, each a kind and a pose; `render` draws it.
 
-        camera_deg: where a camera that moves is, from the middle.
+        camera_deg: angle of a moving camera on its orbit, in degrees from the middle.
         """
         problem = self.problem
         if camera_deg and problem.camera is None:
-            raise AirsceneError("the camera of this model's pictures does not move")
+            raise AirsceneError("this model's camera is fixed: camera_deg must be 0")
         names = [p.name for p in problem.parameters]
         if len(things) > problem.slots:
-            raise AirsceneError(f"at most {problem.slots} of {', '.join(problem.kinds)}")
+            raise AirsceneError(
+                f"a scene has at most {many(problem.slots, 'object')}, not {len(things)}"
+            )
         present = np.zeros((1, problem.slots), np.float32)
         kinds = np.zeros((1, problem.slots), np.int32)
         pose = np.zeros((1, problem.slots, len(names)), np.float32)
         for i, (kind, values) in enumerate(things):
             if kind not in problem.kinds:
-                raise AirsceneError(f"no kind {kind!r}; there are {', '.join(problem.kinds)}")
+                raise AirsceneError(f"no kind {kind!r}; available: {', '.join(problem.kinds)}")
             if set(values) != set(names) or not np.isfinite(list(values.values())).all():
-                raise AirsceneError(f"a pose is a finite number for each of {', '.join(names)}")
+                raise AirsceneError(f"a pose needs a finite number for each of {', '.join(names)}")
             present[0, i], kinds[0, i] = 1, problem.kinds.index(kind)
             pose[0, i] = [values[name] for name in names]
         angle = np.full(1, math.radians(camera_deg), np.float32)
         return self._known(Slots(present, kinds, pose, angle if problem.camera else None))
 
     def _known(self, truth: Slots) -> Layout:
-        """The layout of a scene (a batch of one) about which nothing is uncertain."""
+        """The layout of a known scene (a batch of one), without uncertainty."""
         present = np.where(truth.present > 0, np.inf, -np.inf)
         sure = np.where(np.arange(len(self.problem.kinds)) == truth.kind[..., None], 0.0, -np.inf)
         where = SimpleNamespace(sd=np.zeros_like(truth.pose))
@@ -166,7 +166,7 @@ class InversePredictor(BasePredictor[Layout]):
         return self._layout(truth, known, 0)
 
     def render(self, layout: Any) -> Float[np.ndarray, "side side channels"]:
-        """The scene of a `Layout`, drawn again by the renderer."""
+        """The image of a `Layout`, made by the renderer."""
         if not isinstance(layout, Layout):
             raise AirsceneError(f"render takes one Layout, not {type(layout).__name__}")
         batch = jax.tree.map(lambda a: np.asarray(a)[None], layout.slots)
@@ -174,7 +174,7 @@ class InversePredictor(BasePredictor[Layout]):
 
     @cached_property
     def renderer(self) -> Renderer:
-        """What draws the scenes; MuJoCo's OpenGL at 128 pixels, for a world of the project's."""
+        """The renderer of the scenes: the one given, else MuJoCo's OpenGL at 128 pixels."""
         if self._renderer is not None:
             return self._renderer
         from airscene.renderers.opengl import OpenGL
@@ -211,22 +211,22 @@ class InversePredictor(BasePredictor[Layout]):
             sd = math.degrees(self.problem.camera.sd * omega.camera.sd[row][0])
         return Layout(things, known, Slots(present, kind, pose, camera), sd)
 
-    # --- What people are told and shown -----------------------------------------------------
+    # --- Warnings and pictures --------------------------------------------------------------
 
     def caveats(self, name: str, tiled: bool) -> list[str]:
-        """There are no tiles."""
+        """No caveats, but an error with tiles."""
         if tiled:
-            raise AirsceneError(f"{name} inverts a renderer: it has no --tile")
+            raise AirsceneError(f"--whole does not apply to {name}, which inverts a renderer")
         return []
 
     def doubt(self, image: np.ndarray, scene: Layout, tiled: bool) -> str | None:
-        """Pictures that the renderer could not have drawn."""
+        """A warning if the renderer could not have drawn the picture."""
         if any(thing.outside for thing in scene.objects):
-            return "found outside of the scene: a picture of another kind?"
+            return "the picture is unlike those the model was trained on: do not trust the result"
         return None
 
     def overlay(self, image: np.ndarray, scene: Layout) -> UInt8[np.ndarray, "height width 3"]:
-        """The image beside the scene drawn again."""
+        """The image beside the rendered scene."""
         from airscene.output.figures import beside
 
         return beside(as_float_image(image), self.render(scene))
@@ -252,16 +252,16 @@ class InversePredictor(BasePredictor[Layout]):
         )
 
     def program(self, unrolled: bool = False) -> Exported:
-        """What `infer` turns into `Layout`s, as named arrays."""
+        """The program behind `infer`, which returns named arrays."""
         return lambda x: layouts(self.network, x)
 
     def facts(self) -> dict[str, str]:
-        """What an exported file says of its arrays."""
+        """Metadata of an exported file: the names of kinds and parameters."""
         names = [parameter.name for parameter in self.problem.parameters]
         return {"kinds": json.dumps(self.problem.kinds), "parameters": json.dumps(names)}
 
     def examples(self, number: int) -> Float[np.ndarray, "batch side side channels"]:
-        """The usual image, with a square."""
+        """Example inputs: the usual image with a random square."""
         rng, c = np.random.default_rng(0), self.network.config
         corners = rng.integers(0, 3 * c.input_size // 4, (number, 2))
         images = np.repeat(np.asarray(self.network.usual)[None], number, axis=0)
@@ -271,7 +271,7 @@ class InversePredictor(BasePredictor[Layout]):
 
 
 def small(image: np.ndarray, config: NetworkConfig) -> Float[np.ndarray, "side side channels"]:
-    """An image as the network takes it; where that is exact, by averaging squares."""
+    """The image at the network's input size, by averaging squares of pixels if the sides allow."""
     image = as_float_image(np.asarray(image))
     side, size = image.shape[0], config.input_size
     if image.ndim == 3 and image.shape == (side, side, config.channels) and side % size == 0:

@@ -1,4 +1,4 @@
-"""The named configurations of networks that invert a renderer."""
+"""Named configurations of networks that invert a renderer."""
 
 from dataclasses import replace
 
@@ -15,19 +15,30 @@ TABLETOP = InverseConfig(
     **SEVERAL,
     model=NetworkConfig(level=True, patch=4, hidden=256),
 )
-"""Several things: patches instead of the whole image (see docs/tabletop.md)."""
+"""Several objects: patches instead of the whole image (see docs/tabletop.md)."""
+
+COMMON = (
+    *("steps", "seeds", "seed", "batch", "learning_rate"),
+    *("renderer", "meshes", "randomise", "scenes"),
+)
+"""Settings that `airscene train PRESET --help` lists."""
+
+
+def _preset(description: str, config: InverseConfig) -> Preset:
+    return Preset(description, config, common=COMMON)
+
 
 PRESETS = {
-    "objects": Preset(
-        "a cube, a sphere, a cylinder or nothing, through a 3D renderer; on a CPU this takes hours",
+    "objects": _preset(
+        "a cube, a sphere, a cylinder or nothing, with a 3D renderer; takes hours on a CPU",
         InverseConfig(),
     ),
-    "tabletop": Preset(
-        "up to three of cup, pan and plate on a table, through a 3D renderer: for a GPU",
+    "tabletop": _preset(
+        "up to three cups, pans and plates on a table, with a 3D renderer; for a GPU",
         TABLETOP,
     ),
-    "tabletop-camera": Preset(
-        "the same, seen from an unknown angle, which is inferred as well",
+    "tabletop-camera": _preset(
+        "cups, pans and plates seen from an unknown angle, which is also inferred; for a GPU",
         replace(TABLETOP, world="tabletop-camera", all_around=False),
     ),
 }

@@ -1,4 +1,4 @@
-"""What is unknown in a scene: N slots, each with a presence, a kind and a pose."""
+"""The unknowns of a scene: N slots, each with a presence, a kind and a pose."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,7 +17,11 @@ from airscene.renderers.world import OBJECTS, TABLETOP, TABLETOP_CAMERA, World
 
 @dataclass(frozen=True)
 class Parameter:
-    """One continuous parameter of a pose. Its prior is Normal(0, sd); on a circle, uniform."""
+    """One continuous parameter of a pose.
+
+    The model assumes Normal(0, sd), or for a parameter on a circle a uniform distribution; random
+    training scenes are drawn uniformly from -limit to limit.
+    """
 
     name: str
     sd: float
@@ -25,9 +29,9 @@ class Parameter:
     step: float
     """Step of the finite differences."""
     limit: float
-    """Scenes to train on are drawn uniformly from -limit to limit."""
+    """Largest absolute value in random training scenes."""
     period: float = 0.0
-    """For a parameter on a circle, its length; 0 for one on a line."""
+    """Length of the circle for a parameter on a circle; 0 for one on a line."""
 
     def __post_init__(self) -> None:
         for name in ("sd", "step", "limit"):
@@ -46,62 +50,64 @@ class Problem:
     parameters: tuple[Parameter, ...]
     slots: int = 1
     presence: float = 0.5
-    """Prior probability that a slot is taken; 1 for scenes in which every slot is."""
+    """Prior probability that a slot is taken; 1 if every slot always is."""
     symmetries: tuple[float, ...] = ()
-    """For each kind the smallest turn, in degrees, that changes nothing; 0 for any turn."""
+    """Per kind, the smallest turn in degrees that changes nothing; 0 if no turn can be seen."""
     camera: Parameter | None = None
-    """The camera's angle on its orbit, where it is unknown."""
+    """The camera's angle on its orbit; None for a fixed camera."""
     repeats: bool = True
-    """Whether scenes can have two of a kind; if not, each slot has a kind of its own."""
+    """Whether a scene can hold two objects of a kind; if not, slot i is always of kind i."""
     meshes: str = ""
-    """The folder of the meshes, where they are not those that come along."""
+    """Folder of custom meshes; empty for the bundled ones."""
 
     def __post_init__(self) -> None:
         require(self.slots >= 1, f"slots must be at least 1, not {self.slots}")
-        require(0 < self.presence <= 1, f"presence must lie in (0, 1], not {self.presence}")
-        require(len(self.kinds) > 0, "there must be a kind of thing")
-        require(len(self.parameters) > 0, "there must be a parameter")
+        require(
+            0 < self.presence <= 1, f"presence must be above 0 and at most 1, not {self.presence}"
+        )
+        require(len(self.kinds) > 0, "kinds must not be empty")
+        require(len(self.parameters) > 0, "parameters must not be empty")
         distinct = self.repeats or self.slots == len(self.kinds)
-        require(distinct, "without repeats, there must be as many slots as kinds")
+        require(distinct, "without repeats, slots must equal the number of kinds")
         if not self.symmetries:
             object.__setattr__(self, "symmetries", (360.0,) * len(self.kinds))
 
     @property
     def world(self) -> World:
-        """The table that the problem is about, for those that have a name here."""
+        """The world with the problem's name; an error for a custom renderer."""
         if self.name not in WORLDS:
             names = ", ".join(WORLDS)
             raise AirsceneError(
-                f"this model inverts a renderer of your own; only scenes of {names} can be drawn "
-                "and evaluated without it"
+                "this model inverts a custom renderer, which is not part of its weights file; "
+                f"only models of {names} can be rendered and evaluated without it"
             )
         return world_of(self.name, self.meshes)
 
     @property
     def periods(self) -> Float[np.ndarray, " parameters"]:
-        """How long each parameter's circle is, in its sds; 0 for those on a line."""
+        """Length of each parameter's circle in its sds; 0 for those on a line."""
         return np.array([p.period / p.sd for p in self.parameters])
 
     @property
     def rounds(self) -> int:
-        """How many parameters lie on a circle."""
+        """Number of parameters on a circle."""
         return sum(p.period > 0 for p in self.parameters)
 
     @property
     def turned(self) -> list[int]:
-        """The kinds of things on which a turn can be seen."""
+        """Indices of the kinds on which a turn can be seen."""
         yaw = any(p.name == "yaw" for p in self.parameters)
         return [i for i, turn in enumerate(self.symmetries) if yaw and turn]
 
     @property
     def steps(self) -> tuple[float, ...]:
-        """The step of each parameter's finite difference."""
+        """The step of each parameter's finite differences."""
         return tuple(p.step for p in self.parameters)
 
     def sample(self, scenes: int, seed: int | tuple[str, int]) -> Slots:
-        """Random scenes: all unknowns drawn independently and uniformly.
+        """Random scenes, with all unknowns independent; kinds, poses and camera are uniform.
 
-        A seed may have a name: ("train", 0) and ("test", 0) have nothing in common.
+        A seed may have a name: ("train", 0) and ("test", 0) give independent scenes.
         """
         name, number = ("", seed) if isinstance(seed, int) else seed
         rng = np.random.default_rng([*name.encode(), number])
@@ -123,13 +129,13 @@ POSE = (
     Parameter("y", sd=0.2, step=0.01, limit=0.3),
     Parameter("yaw", sd=math.pi / math.sqrt(3), step=0.1, limit=math.pi),
 )
-"""Metres on the table, and radians."""
+"""Position on the table in metres, angle in radians."""
 
 ROUND = (*POSE[:2], replace(POSE[2], period=2 * math.pi))
-"""The same, with an angle that goes round: for things without a symmetry smaller than that."""
+"""`POSE` with the angle on a circle: for objects that look the same only after a full turn."""
 
 ORBIT = Parameter("camera", sd=math.radians(23), step=0.03, limit=math.radians(40))
-"""Radians; 23 degrees are the spread of a uniform angle within 40 of the middle."""
+"""In radians; 23 degrees are the sd of a uniform angle within 40 degrees of the middle."""
 
 WORLDS.add("objects", OBJECTS)
 WORLDS.add("tabletop", TABLETOP)
@@ -139,7 +145,7 @@ WORLDS.add("tabletop-camera", TABLETOP_CAMERA)
 
 @cache
 def world_of(name: str, meshes: str = "") -> World:
-    """The world with this name; with a folder of meshes, its things are these."""
+    """The world with this name; its objects come from the folder of meshes, if given."""
     world: World = WORLDS.find(name)
     if not meshes:
         return world
@@ -147,7 +153,7 @@ def world_of(name: str, meshes: str = "") -> World:
 
 
 def make_problem(name: str, meshes: str = "") -> Problem:
-    """The problem with this name: the things of a world, each anywhere on the table."""
+    """The problem of the world with this name: its objects, each anywhere on the table."""
     world = world_of(name, meshes)
     return Problem(
         name,

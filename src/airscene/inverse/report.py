@@ -1,9 +1,10 @@
-"""What the report of a run that inverts a renderer shows."""
+"""The report of a run that trains a network to invert a renderer."""
 
 from typing import Any
 
 import jax
 
+from airscene.errors import many
 from airscene.inverse.config import InverseConfig
 from airscene.inverse.evaluation import LayoutEvaluation, LayoutEvaluator, errors_of
 from airscene.inverse.pictures import render_all
@@ -22,15 +23,20 @@ def report(
     evaluator: LayoutEvaluator,
     evaluation: LayoutEvaluation,
 ) -> Report:
-    """Facts and figures."""
+    """Facts and figures of a run."""
     c, problem, pictures, found = config, predictor.problem, evaluator.pictures, evaluation.found
+    most, kinds, m = many(problem.slots, "object"), ", ".join(problem.kinds), c.model
     facts = {
-        "Scenes": f"up to {problem.slots} of {', '.join(problem.kinds)}; {c.scenes:,} to train on",
-        "Training": f"{c.steps:,} steps of {c.batch} images, {c.objective}, "
+        "Scenes": f"up to {most} ({kinds}); {many(c.scenes, 'training scene')}",
+        "Training": f"{c.steps:,} steps of {c.batch} images, objective {c.objective}, "
         + (f"{c.seeds} seeds" if c.seeds > 1 else f"seed {c.seed}"),
         "Renderer": resolved(c.renderer),
-        "Model": (f"patches of {c.model.patch} pixels" if c.model.patch else "recurrent network")
-        + f", {c.model.hidden} units, on {c.model.input_size}x{c.model.input_size} pixels",
+        "Model": (
+            f"network with patches of {m.patch}x{m.patch} pixels and {m.hidden} units"
+            if m.patch
+            else f"recurrent network with {m.hidden} units"
+        )
+        + f"; input {m.input_size}x{m.input_size} pixels",
     }
     drawn = render_all(evaluator.renderer, jax.tree.map(lambda a: a[:SHOWN], found))
     shown = {"image": list(pictures.images[:SHOWN] / 255), "inferred": list(drawn / 255)}
@@ -39,16 +45,17 @@ def report(
         facts,
         {
             "reconstructions": (
-                "Held-out images, and the scenes that were inferred from them, rendered again.",
+                "Held-out images, and the scenes inferred from them, rendered again.",
                 figures.rows_of_images(shown),
             ),
             "curves": (
-                "ELBO and how often the number of things is right, on held-out scenes over "
-                "training, one line per seed.",
+                "ELBO and share of scenes with the right number of objects, on held-out scenes "
+                "over training, one line per seed.",
                 figures.curves(rows, title="Presence" if problem.slots == 1 else "Counts"),
             ),
             "errors": (
-                "Errors on held-out scenes: the share of things whose error is smaller.",
+                "Errors on held-out scenes: the share of objects with an error below the value on "
+                "the horizontal axis.",
                 figures.error_distributions(errors, problem),
             ),
         },

@@ -1,4 +1,4 @@
-"""`Layout` and `Thing`: what was found in a picture of a renderer's scene."""
+"""`Layout` and `Thing`: the scene inferred from an image, and an object in it."""
 
 import math
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from airscene.renderers import Slots
 
 @dataclass(frozen=True)
 class Thing:
-    """Something that was found in a scene."""
+    """An object found in an image."""
 
     kind: str
     presence: float
-    """Probability that it is there."""
+    """Probability that the object is present."""
     kinds: dict[str, float]
     """Probability of each kind."""
     pose: dict[str, float]
@@ -22,33 +22,37 @@ class Thing:
     sd: dict[str, float]
     """Standard deviation of each parameter."""
     symmetry: float = 360.0
-    """The smallest turn in degrees that changes nothing; 0 for any turn."""
+    """The smallest turn in degrees that changes nothing; 0 if no turn can be seen."""
     outside: bool = False
-    """Whether it lies far outside of where things were in training, or the image is unlike those:
-    most probably, it is of another kind than the renderer's."""
+    """Whether the object lies far outside its range in training, or the image is unlike those in
+    training: most probably, the renderer cannot draw this image."""
 
     @property
     def on_table(self) -> bool:
-        """Whether it has a position and an angle on a table."""
+        """Whether the object has a position and an angle on a table."""
         return {"x", "y", "yaw"} <= self.pose.keys()
 
     @property
     def position_cm(self) -> tuple[float, float]:
-        """On a table, from its centre: x to the right and y away, as seen from the middle."""
+        """Position in cm from the table's centre, x to the right and y away from the viewer.
+
+        The viewer is in the middle of the camera's orbit.
+        """
         return 100 * self.pose["x"], 100 * self.pose["y"]
 
     @property
     def angle_deg(self) -> float | None:
-        """On a table: the turn about the vertical, from 0 to the symmetry; None without one."""
+        """Turn about the vertical, from 0 to the symmetry; None if no turn can be seen."""
         return math.degrees(self.pose["yaw"]) % self.symmetry if self.symmetry else None
 
     def brief(self) -> list[Any]:
-        """Kind, position and angle, for a cell of a CSV table."""
+        """Kind, position and angle (as far as known), for a cell of a CSV table."""
         values = self.to_dict()
-        return [self.kind, *values.get("position_cm", ()), values.get("angle_deg", "")]
+        angle = values.get("angle_deg")
+        return [self.kind, *values.get("position_cm", ()), *([] if angle is None else [angle])]
 
     def to_row(self) -> dict[str, Any]:
-        """For a Parquet table, not rounded."""
+        """A struct of a Parquet table, not rounded."""
         row = {"kind": self.kind, "presence": self.presence, "outside": self.outside}
         if self.on_table:
             row |= {"position_cm": self.position_cm, "angle_deg": self.angle_deg}
@@ -72,19 +76,19 @@ class Thing:
 
 @dataclass(frozen=True, eq=False)
 class Layout(BaseScene):
-    """What is in one image: the things that were found, and what each slot holds."""
+    """The scene of one image: the objects found, and the contents of each slot."""
 
     objects: tuple[Thing, ...]
     presence: tuple[float, ...]
     """Probability that each slot is taken."""
     slots: Slots
-    """The parameters that draw the scene again."""
+    """The parameters that render the scene again."""
     camera_sd: float | None = None
-    """Standard deviation of the camera's angle in degrees, where the camera moves."""
+    """Standard deviation of the camera's angle in degrees; None for a fixed camera."""
 
     @property
     def camera_deg(self) -> float | None:
-        """Where the camera stands on its orbit, in degrees from the middle, where it moves."""
+        """Angle of the camera on its orbit, in degrees from the middle; None for a fixed one."""
         return None if self.slots.camera is None else math.degrees(self.slots.camera)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""A model that inverts a renderer, behind HTTP."""
+"""The HTTP interface of a model that inverts a renderer."""
 
 import threading
 from typing import Any
 
 import numpy as np
 
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 from airscene.inverse.predictor import InversePredictor
 from airscene.inverse.scene import Layout
 from airscene.io.images import data_url
@@ -13,20 +13,19 @@ from airscene.kinds.served import MOST_CODE, Served, mapping, numbers, objects
 
 
 class Solid(Served):
-    """A model that inverts a 3D renderer."""
+    """A model that inverts a 3D renderer, behind HTTP."""
 
     def __init__(self, name: str, predictor: InversePredictor, description: str = ""):
         problem = predictor.problem
-        super().__init__(
-            name, description or f"Up to {problem.slots} of {', '.join(problem.kinds)}."
-        )
+        most, kinds = many(problem.slots, "object"), ", ".join(problem.kinds)
+        super().__init__(name, description or f"Up to {most} ({kinds}).")
         self.predictor = predictor
         self.missing = ""
-        """Why there is no renderer, once that is known."""
+        """Why no renderer is available; empty until rendering fails."""
         self._one_at_a_time = threading.Lock()
 
     def about(self) -> dict[str, Any]:
-        """Name, sizes, kinds of things, description."""
+        """Name, sizes, kinds of objects, description."""
         problem, size = self.predictor.problem, self.predictor.network.config.input_size
         return {
             "name": self.name,
@@ -41,30 +40,30 @@ class Solid(Served):
         }
 
     def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
-        """The layout's JSON, and with `patches` the scene rendered again."""
+        """The layout as JSON values; with `patches`, also the rendered scene."""
         return self._answer(self.predictor.infer_batch([image])[0], patches)
 
     def render(self, values: Any) -> dict[str, Any]:
-        """The picture of things on the table."""
+        """The rendered picture of the objects in a request."""
         things = [self._thing(item) for item in objects(mapping(values, "a scene"))]
         picture = self._picture(self.predictor.compose(things))
         if picture is None:
-            raise AirsceneError(f"nothing can be rendered here: {self.missing}")
+            raise AirsceneError(f"no renderer is available: {self.missing}")
         return {"image": picture}
 
     def sample(self, n: int | None, seed: int, patches: bool) -> dict[str, Any]:
-        """A random scene; with n, the first that has so many things."""
+        """A random scene; with n, the first one with n objects."""
         most = self.predictor.problem.slots
         if n is not None and not 0 <= n <= most:
-            raise AirsceneError(f"n must lie between 0 and {most}, not {n}")
+            raise AirsceneError(f"n must be between 0 and {most}, not {n}")
         for attempt in range(1000):
             layout = self.predictor.sample(1000 * seed + attempt)
             if n in (None, layout.count):
                 return self._answer(layout, patches)
-        raise AirsceneError(f"no scene with {n} things was found")
+        raise AirsceneError(f"found no random scene with {many(n or 0, 'object')}")
 
     def warm_up(self) -> None:
-        """One image; the renderer starts when it is needed."""
+        """Compile the network and start the renderer on one image."""
         c = self.predictor.network.config
         self.infer(np.zeros((c.input_size, c.input_size, c.channels), np.float32), patches=True)
 
@@ -73,7 +72,7 @@ class Solid(Served):
         pose = mapping(item.get("pose"), "a pose")
         names = [p.name for p in self.predictor.problem.parameters]
         if not isinstance(item.get("kind"), str) or set(pose) != set(names):
-            raise AirsceneError(f"an object has a kind, and a pose with {', '.join(names)}")
+            raise AirsceneError(f"an object needs a kind, and a pose with {', '.join(names)}")
         return item["kind"], {k: numbers([v], k, 1, MOST_CODE)[0] for k, v in pose.items()}
 
     def _answer(self, layout: Layout, patches: bool) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Solid(Served):
         return answer
 
     def _picture(self, layout: Layout) -> str | None:
-        """The scene rendered, or None where there is no renderer."""
+        """The rendered scene, or None if no renderer is available."""
         with self._one_at_a_time:
             if self.missing:
                 return None

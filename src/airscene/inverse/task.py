@@ -1,7 +1,7 @@
-"""Training a network to invert a renderer: what a step computes, and what is looked at.
+"""Training of a network to invert a renderer: the training step and the held-out evaluation.
 
-The renderer is called inside the compiled program: with the images of the batch, of each kind, and
-all their displaced copies at once.
+The compiled program calls the renderer once per step, for all scenes of the batch: every kind in
+every slot, and all displaced copies.
 """
 
 import math
@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key
 
+from airscene.config import shade
 from airscene.errors import AirsceneError
 from airscene.inverse import objective as objectives
 from airscene.inverse.config import InverseConfig
@@ -51,67 +52,70 @@ from airscene.training.task import (
 )
 
 HOST_CHUNK = 5
-"""Steps in one call of the compiled program where each takes a second: Ctrl-C waits for it."""
+"""Steps per call of the compiled program if each takes a second: Ctrl-C waits for the call."""
 
 
 class Look(eqx.Module):
-    """What one look at held-out pictures shows, for each seed."""
+    """The results of one evaluation on held-out pictures, for each seed."""
 
     elbo: Float[Array, "*seeds"]
     log_likelihood: Float[Array, "*seeds"]
-    """Of the images, given the best guess drawn again."""
+    """Mean log-likelihood of the images, given the rendered most probable scenes."""
     slots: Slots
-    """The best guess."""
+    """The most probable scenes."""
 
 
 class InverseProgram(Program):
-    """A step that compares drawings with images. Equal to itself alone, as its renderer is."""
+    """A step that compares rendered scenes with images.
+
+    Two programs are never equal, because their renderers are not.
+    """
 
     def __init__(self, config: InverseConfig, problem: Problem, renderer: Renderer | None = None):
         self.config, self.problem, self._given = config, problem, renderer
         size = config.model.input_size
         self.usual = jnp.zeros((size, size, config.model.channels))
-        """The mean of the images to train on, as far as they are known."""
+        """The mean training image; zeros until `InverseTask.data` sets it."""
 
     @cached_property
     def renderer(self) -> Renderer:
-        """What draws: started when it is first needed."""
+        """The renderer, started when it is first needed."""
         made = self._given or renderer_for(self.config, self.problem.world)
         if made.channels != self.config.model.channels:
             raise AirsceneError(
-                f"the renderer's images have {made.channels} channels, not "
-                f"{self.config.model.channels}"
+                f"the renderer makes {shade(made.channels)} images, but the model takes "
+                f"{shade(self.config.model.channels)} images"
             )
         return made
 
     @cached_property
     def _render(self) -> Render:
-        """The same, with a gradient by finite differences."""
+        """The renderer with a gradient by finite differences."""
         camera, problem = self.problem.camera, self.problem
         turn = camera.step if camera else 0.0
         return differentiable(self.renderer, problem.steps, self.config.central, turn)
 
     def close(self) -> None:
-        """Close the renderer, and let go of it."""
+        """Close and release the renderer."""
         vars(self).pop("_render", None)
         renderer = vars(self).pop("renderer", None)
         if renderer is not None:
             renderer.close()
 
     def begin(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """A network."""
+        """A new network; the objective has no parameters."""
         return InverseNetwork(self.problem, self.config.model, self.usual, key), None
 
     def loss(self, learner: Any, data: Pictures, own: None, now: Moment) -> tuple[Array, Any]:
-        """That of the configured objective."""
+        """The loss of the configured objective."""
         batch = jax.tree.map(lambda a: a[now.rows], data)
         found = self.objective(learner, batch, now.key, now.step)
         return found.loss, (found.value, None)
 
     def likelihood(self, step: Any) -> Likelihood:
-        """Wide at first, then narrower, geometrically, down to the model's own.
+        """The likelihood at a step: wide at first, shrinking geometrically to the model's own.
 
-        With the narrow one from the start, kinds freeze before the poses are right.
+        With a narrow likelihood from the start, kinds freeze before the poses are right.
         """
         c, m = self.config, self.config.model
         left = jnp.clip(1 - step / max(1, min(c.anneal, 3 * c.steps // 4)), 0, 1)
@@ -125,7 +129,7 @@ class InverseProgram(Program):
     def objective(
         self, model: InverseNetwork, batch: Pictures, key: Array, step: Array
     ) -> Objective:
-        """What the configured objective says of a minibatch."""
+        """The configured objective for a minibatch."""
         likelihood, c = self.likelihood(step), self.config
         x, y = (jnp.asarray(a, jnp.float32) / 255 for a in (batch.images, batch.targets))
         if c.objective == "supervised":
@@ -136,11 +140,11 @@ class InverseProgram(Program):
             found = objectives.conditional(model, x, y, key, self.renderer, likelihood, c.floor)
         else:
             found = objectives.scored(model, x, y, key, self._render, likelihood, c.samples)
-        # In units of sigma squared the gradient keeps its size while sigma falls.
+        # Scaled by sigma squared, the gradient keeps its size while sigma falls.
         return Objective(found.loss * likelihood.sigma**2, found.value)
 
     def looked(self, models: InverseNetwork, pictures: Pictures) -> Look:
-        """The ELBO with the likelihood at its narrowest, and the best guesses."""
+        """The ELBO with the final likelihood, and the most probable scenes."""
         likelihood = Likelihood(self.config.model.sigma, self.config.model.blur)
 
         def part(model, args):
@@ -155,7 +159,7 @@ class InverseProgram(Program):
         def one(model):
             total = len(pictures)
             size = min(100, total)
-            rows = np.arange(-(-total // size) * size) % total  # whole parts
+            rows = np.arange(-(-total // size) * size) % total  # fill the last part
             images, targets = (
                 a[rows].reshape(-1, size, *a.shape[1:]) for a in (pictures.images, pictures.targets)
             )
@@ -168,7 +172,7 @@ class InverseProgram(Program):
 
 
 class InverseTask(Task):
-    """A network that learns to invert a renderer."""
+    """The task of training a network to invert a renderer."""
 
     config: InverseConfig
 
@@ -180,7 +184,7 @@ class InverseTask(Task):
         shown: Pictures | None = None,
         held_out: Pictures | None = None,
     ):
-        """What is not given is made, as configured, by `prepare`."""
+        """Without pictures, call `prepare`, which renders them as configured."""
         self.config, self.problem = config, problem or problem_of(config)
         self.program = InverseProgram(config, self.problem, renderer)
         self.shown, self.held_out = shown, held_out
@@ -188,7 +192,7 @@ class InverseTask(Task):
         self._others: Any = None
 
     def prepare(self) -> None:
-        """Start the renderer, and render the pictures."""
+        """Start the renderer and render the pictures."""
         c, make = self.config, (self.problem, self.program.renderer)
         looked_at = min(LOOK_SCENES, 100 * -(-c.scenes // 100))
         self.shown = make_pictures(*make, c.scenes, ("train", c.data_seed))
@@ -199,17 +203,17 @@ class InverseTask(Task):
 
     @property
     def chunk(self) -> int:
-        """Fewer steps in a call where the renderer is outside of the program."""
+        """Steps per call; fewer if the renderer runs outside the compiled program."""
         return HOST_CHUNK if isinstance(self.program.renderer, HostRenderer) else CHUNK
 
     def mesh(self, devices: Devices) -> Mesh:
-        """One device: renderers are called from there."""
+        """One device: renderers support no more."""
         if devices not in ("auto", 1) or jax.process_count() > 1:
-            raise AirsceneError("what inverts a renderer is trained on one device: --devices 1")
+            raise AirsceneError("networks that invert a renderer train on one device: --devices 1")
         return alone()
 
     def data(self, mesh: Mesh) -> tuple[Pictures, None]:
-        """The pictures; what they usually look like is known from here on."""
+        """The training pictures on the device; also sets their mean in the program."""
         assert self.shown is not None and self.held_out is not None
         usual = np.mean(self.shown.images, axis=0, dtype=np.float32) / 255
         self.program.usual = box_average(jnp.asarray(usual), self.config.model.input_size)
@@ -218,20 +222,20 @@ class InverseTask(Task):
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """What fails in the renderer is one line."""
+        """Report a failure of the renderer as one line."""
         with clear_errors(self.program.renderer):
             yield
 
     def close(self) -> None:
-        """Close the renderer, if it was started; compiled programs outlive it."""
+        """Close the renderer if it was started; compiled programs stay."""
         self.program.close()
 
     def look(self, models: InverseNetwork) -> Look:
-        """At the held-out pictures."""
-        return jax.block_until_ready(self._look(models, self._others))  # what fails, fails here
+        """Evaluate the models of all seeds on the held-out pictures."""
+        return jax.block_until_ready(self._look(models, self._others))  # raise errors here
 
     def row(self, step: int, seen: Look, seconds: float) -> Row:
-        """ELBO, presences, kinds, positions and angles; without the truth, the ELBO alone."""
+        """A row with ELBO, counts, kinds, positions and angles; without the truth, ELBO only."""
         elbo, seeds = rounded(seen.elbo, 3), range(self.config.seeds)
         present = np.asarray(seen.slots.present)
         figures = {"log_likelihood": rounded(seen.log_likelihood, 3)}
@@ -252,7 +256,7 @@ class InverseTask(Task):
         return Row(step, round(seconds, 2), elbo, self._warnings(elbo, present), figures)
 
     def columns(self) -> list[Column]:
-        """What there is to find."""
+        """The columns of the live table."""
         return [
             Column("elbo", "ELBO", 1),
             Column("count_accuracy", "presence" if self.problem.slots == 1 else "counts", 2, "%"),
@@ -267,16 +271,14 @@ class InverseTask(Task):
         return [self.problem.kinds[i] for i in self.problem.turned]
 
     def _warnings(self, elbo: Values, present: np.ndarray) -> list[str | None]:
-        """For each seed, what looks wrong with it, without labels."""
+        """For each seed, a warning if it looks wrong, found without labels."""
         finite = [e for e in elbo if e is not None and math.isfinite(e)]
-        compared = self.config.objective != "supervised"  # has no ELBO to climb
+        compared = self.config.objective != "supervised"  # which does not maximise the ELBO
 
         def one(e: float | None, present: np.ndarray) -> str | None:
             lost = e is None or not math.isfinite(e)
             if not lost and present.mean() < RARE:
-                return (
-                    "finds nothing in any image: try more steps, a slower anneal or a higher bonus"
-                )
+                return "finds no objects: try more steps, a longer --anneal or a higher --bonus"
             return behind(e, max(finite, default=math.nan)) if lost or compared else None
 
         return [one(*seed) for seed in zip(elbo, present, strict=True)]

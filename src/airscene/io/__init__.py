@@ -1,1 +1,1 @@
-"""Files: atomic writing, weights, images of unknown origin, and what models see of them."""
+"""Files: atomic writing, weights, untrusted images, and their conversion to model input."""

@@ -1,4 +1,4 @@
-"""Apache Arrow, for tables and Parquet files: an extra, imported when it is needed."""
+"""Apache Arrow, for tables and Parquet files: an optional dependency, imported when needed."""
 
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ else:
 
 
 def arrow() -> ModuleType:
-    """pyarrow, or one line that says how to get it."""
+    """Import pyarrow, or raise an error that says how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -24,7 +24,7 @@ def arrow() -> ModuleType:
 
 
 def lists(values: np.ndarray, hidden: Array | None = None) -> Array:
-    """The rows of a matrix as lists of numbers; null where `hidden` says so."""
+    """The rows of a matrix as lists of numbers; null where `hidden` is true."""
     pa = arrow()
     ends = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
     flat = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))

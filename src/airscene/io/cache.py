@@ -1,11 +1,11 @@
-"""Where JAX keeps compiled programs between calls."""
+"""The on-disk cache of programs that JAX compiles."""
 
 import os
 from pathlib import Path
 
 
 def use_compilation_cache() -> None:
-    """Let JAX keep compiled programs between calls, unless the user has said where."""
+    """Cache compiled programs on disk, in a default folder unless the user has set one."""
     import jax
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -13,14 +13,14 @@ from airscene.errors import AirsceneError
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A path to write to; it takes the place of `path` when the block succeeds, or is removed."""
-    path = path.resolve()  # a link stays one
-    if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null, say
+    """Yield a temporary file; it replaces `path` if the block succeeds, or else is removed."""
+    path = path.resolve()  # keeps a symbolic link
+    if path.exists() and not path.is_file() and not path.is_dir():  # such as /dev/null
         yield path
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The same ending: some writers choose their format by it.
+        # Keep the suffix: some writers choose their format by it.
         handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}.", path.parent)
         os.close(handle)
         temporary = Path(name)
@@ -28,7 +28,7 @@ def atomic(path: Path) -> Iterator[Path]:
         raise AirsceneError(f"cannot write {path}: {reason(error)}") from None
     try:
         yield temporary
-        with temporary.open("rb") as file:
+        with temporary.open("rb+") as file:  # Windows flushes only what is open for writing
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
@@ -39,13 +39,13 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, all of it or nothing."""
+    """Write a text file whole or not at all."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def finite(value: Any) -> Any:
-    """NaN and infinities as null, since JSON has neither."""
+    """Replace NaN and infinities by None, since JSON has neither."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""Images of any size, as arrays, brought to a model's size; and the way back to their own pixels.
+"""Resize images to a model's size, and map coordinates back to the original pixels.
 
-Convention: pixels are counted from the top left corner, x to the right and y down.
+Convention: the origin is the top left corner; x points right and y points down.
 """
 
 from collections.abc import Sequence
@@ -39,49 +39,45 @@ class Size(Protocol):
 
 @dataclass(frozen=True)
 class Frame:
-    """An image as the model sees it, and the way back to the pixels of the image given."""
+    """An image at the model's size, and the mapping back to the pixels of the original."""
 
     pixels: Float[np.ndarray, "height width channels"]
     height: int
     width: int
     scale: tuple[float, float]
-    """Model pixels per pixel of the image given, along x and y (equal but for rounding)."""
+    """Model pixels per pixel of the original, along x and y (equal up to rounding)."""
     corner: tuple[float, float]
-    """Model pixels of black to the left of and above the image."""
+    """Size of the black margins at the left and at the top, in model pixels."""
 
     @staticmethod
     def of(image: np.ndarray, config: Size) -> "Frame":
-        """Resize an image to the model's size, keeping its aspect; black fills the rest."""
+        """Resize an image to the model's size, keeping its aspect ratio; black fills the rest."""
         image = as_float_image(image)
         height, width = image.shape[:2]
-        image = _with_channels(image, config.channels)
+        image = with_channels(image, config.channels)
         scale = min(config.height / height, config.width / width)
         if (height, width) == (config.height, config.width):
             return Frame(image, height, width, (1.0, 1.0), (0.0, 0.0))
         small = max(1, round(height * scale)), max(1, round(width * scale))
         top, left = (config.height - small[0]) // 2, (config.width - small[1]) // 2
         pixels = np.zeros((config.height, config.width, config.channels), np.float32)
-        for c in range(config.channels):
-            plane = Image.fromarray(image[..., c]).resize(
-                (small[1], small[0]), Image.Resampling.BILINEAR
-            )
-            pixels[top : top + small[0], left : left + small[1], c] = np.asarray(plane)
+        pixels[top : top + small[0], left : left + small[1]] = resized(image, *small)
         exact = small[1] / width, small[0] / height
         return Frame(pixels.clip(0, 1), height, width, exact, (float(left), float(top)))
 
     @staticmethod
     def blank(config: Size) -> "Frame":
-        """A black image of the model's own size."""
+        """A black image of the model's size."""
         pixels = np.zeros((config.height, config.width, config.channels), np.float32)
         return Frame(pixels, config.height, config.width, (1.0, 1.0), (0.0, 0.0))
 
 
 @dataclass(frozen=True)
 class Places:
-    """The way back from the model's pixels to those of the images given: a row for each image."""
+    """The mapping from model pixels back to pixels of the originals: a row for each image."""
 
     size: tuple[int, int]
-    """Height and width of what the model sees."""
+    """Height and width of the model's images."""
     height: Int[np.ndarray, " images"]
     width: Int[np.ndarray, " images"]
     scale: Float[np.ndarray, "images 2"]
@@ -89,7 +85,7 @@ class Places:
 
     @staticmethod
     def of(frames: Sequence[Frame]) -> "Places":
-        """Those of the images in some frames."""
+        """The mapping for the images in these frames."""
         return Places(
             frames[0].pixels.shape[:2],
             np.array([frame.height for frame in frames]),
@@ -101,7 +97,7 @@ class Places:
     def where(
         self, pose: Float[np.ndarray, "images steps 3"]
     ) -> Float[np.ndarray, "images steps 3"]:
-        """Poses as (side, x, y) in pixels of the images given."""
+        """Poses as (side, x, y) in pixels of the original images."""
         where = attention.to_pixels(pose, *self.size)
         where[..., 0] /= self.scale.min(axis=1)[:, None]
         where[..., 1:] = self._back(where[..., 1:])
@@ -110,7 +106,7 @@ class Places:
     def boxes(
         self, box: Int[np.ndarray, "images steps 4"], where: Float[np.ndarray, "images steps 3"]
     ) -> Float[np.ndarray, "images steps 4"]:
-        """Boxes in pixels of the images given; the window's where an object draws too faintly."""
+        """Boxes in pixels of the originals; the window for an object too faint to have a box."""
         drawn = self._back(box.reshape(*box.shape[:2], 2, 2)).reshape(box.shape)
         faint = box[..., 2:3] <= box[..., 0:1]
         if faint.any():
@@ -119,13 +115,13 @@ class Places:
         return np.minimum(np.maximum(drawn, 0), most)
 
     def _back(self, points: np.ndarray) -> np.ndarray:
-        """Points of the models' images in pixels of those given."""
+        """Map points from model pixels to pixels of the original images."""
         shape = (len(points), *(1,) * (points.ndim - 2), 2)
         return (points - self.corner.reshape(shape)) / self.scale.reshape(shape)
 
 
 def as_list(images: Any) -> tuple[list[np.ndarray], bool]:
-    """The images one by one, and whether there was just one, not a batch."""
+    """The images as a list, and whether a single image was given instead of a batch."""
     if isinstance(images, Sequence) and not isinstance(images, str | bytes):
         batch, single = [as_array(image) for image in images], False
     else:
@@ -137,38 +133,38 @@ def as_list(images: Any) -> tuple[list[np.ndarray], bool]:
             )
         batch = [array] if single else list(array)
     if not batch:
-        raise AirsceneError("an empty batch: expected at least one image")
+        raise AirsceneError("empty batch: expected at least one image")
     return batch, single
 
 
 def as_array(values: Any) -> np.ndarray:
-    """An array, or one line that says why it is none."""
+    """Convert values to an array, or raise an error that says why not."""
     if isinstance(values, str | bytes | Path):
         raise AirsceneError(f"expected an image's pixels, not a path: {values!r}")
     try:
         return np.asarray(values)
     except (ValueError, TypeError):
-        raise AirsceneError("expected an array: the rows given differ in length or kind") from None
+        raise AirsceneError("expected an array, but the rows differ in length or type") from None
 
 
 def as_float_image(image: np.ndarray) -> np.ndarray:
-    """Intensities in [0, 1], or one line that says why this is no image."""
+    """Convert an image to floats in [0, 1], or raise an error that says what is wrong."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3)):
         raise AirsceneError(
             f"an image must be (height, width) or (height, width, 3), not {image.shape}"
         )
     if image.size == 0:
-        raise AirsceneError(f"an image without pixels: its shape is {image.shape}")
+        raise AirsceneError(f"the image has no pixels: its shape is {image.shape}")
     if image.dtype in (np.bool_, np.uint8, np.uint16):
         most = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
         return image.astype(np.float32) / most
     if not np.issubdtype(image.dtype, np.floating):
         raise AirsceneError(f"an image must be uint8, uint16 or float in [0, 1], not {image.dtype}")
     if not np.isfinite(image).all():
-        raise AirsceneError("an image with NaN or infinite pixels")
+        raise AirsceneError("the image has NaN or infinite pixels")
     if image.min() < 0 or image.max() > 1:
         raise AirsceneError(
-            f"a float image must lie in [0, 1], but has values from {image.min():.7g} "
+            f"a float image must have values in [0, 1], but these range from {image.min():.7g} "
             f"to {image.max():.7g}"
         )
     return image.astype(np.float32)
@@ -177,13 +173,13 @@ def as_float_image(image: np.ndarray) -> np.ndarray:
 def at_size(
     images: Sequence[np.ndarray], config: ImageConfig
 ) -> UInt8[np.ndarray, "images height width channels"]:
-    """Images, light on black, at the model's size."""
+    """Resize light-on-black images to the model's size."""
     pixels = [np.round(255 * Frame.of(image, config).pixels).astype(np.uint8) for image in images]
     return np.stack(pixels)
 
 
 def as_uint8(images: Any) -> np.ndarray:
-    """A batch of images as (batch, height, width, channels) uint8."""
+    """Convert a batch of images to uint8 of shape (batch, height, width, channels)."""
     array = as_array(images)
     if array.dtype == object or array.ndim not in (3, 4):
         raise AirsceneError(
@@ -200,18 +196,19 @@ def as_uint8(images: Any) -> np.ndarray:
     return np.stack([np.round(255 * as_float_image(image)).astype(np.uint8) for image in array])
 
 
-def as_seen(image: np.ndarray, config: ImageConfig) -> np.ndarray:
-    """An image as the model's settings say: light on black, its background and contrast evened."""
-    image = as_float_image(image)
-    if config.invert:
-        image = 1 - image
-    if config.level:
-        image = image - np.median(image, axis=(0, 1))
-    return (np.float32(config.contrast) * image).clip(0, 1)
+def resized(
+    image: Float[np.ndarray, "height width channels"], rows: int, columns: int
+) -> Float[np.ndarray, "rows columns channels"]:
+    """The image with another number of pixels, channel by channel."""
+    planes = [
+        Image.fromarray(image[..., c]).resize((columns, rows), Image.Resampling.BILINEAR)
+        for c in range(image.shape[-1])
+    ]
+    return np.stack([np.asarray(plane) for plane in planes], axis=-1)
 
 
-def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
-    """(height, width, channels): grey from colour by luminance, colour from grey by repetition."""
+def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
+    """Convert between grey and colour: by luminance, or by repeating the grey channel."""
     image = image[..., None] if image.ndim == 2 else image
     if image.shape[-1] == channels:
         return image
@@ -221,6 +218,6 @@ def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
 
 
 def windows(where: Float[np.ndarray, "*many 3"]) -> Float[np.ndarray, "*many 4"]:
-    """Attention windows (x0, y0, x1, y1), given their sides and centres."""
+    """Attention windows as (x0, y0, x1, y1), given (side, x, y) of each."""
     half, centre = where[..., :1] / 2, where[..., 1:]
     return np.concatenate([centre - half, centre + half], axis=-1)

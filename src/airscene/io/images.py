@@ -1,7 +1,7 @@
-"""Reading images: files, folders and bytes of unknown origin, to arrays.
+"""Read images as arrays from untrusted files, folders and bytes.
 
-Nothing here trusts what it reads: sizes are looked at before pixels are decoded, nothing is
-unpickled, and whatever is wrong comes out as one `AirsceneError`.
+Sizes are checked before pixels are decoded, nothing is unpickled, and every failure is raised as
+an `AirsceneError`.
 """
 
 import base64
@@ -24,17 +24,20 @@ SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
     *(".pgm", ".ppm", ".npy", ".npz"),
 )
-"""What counts as an image in a folder."""
+"""The suffixes of image files in a folder."""
+BOTH_CASES = (*SUFFIXES, *(suffix.upper() for suffix in SUFFIXES))
+TRUTH = "_masks"
+"""`cells_masks.tif` holds the masks of the objects in `cells.tif`, and is not a picture itself."""
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
 MOST_PIXELS = 100_000_000
-"""Of one file, all of its images together."""
+"""Limit for all images of one file together."""
 MOST_SIDE = 65_500
 MOST_BYTES = 1_000_000_000
 AT_ONCE = 2**20
 
 
 def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
-    """The images in a file: one, or more for the pages of a TIFF and for stacks in NPY or NPZ."""
+    """The images in a file: one, or several for the pages of a TIFF and for NPY or NPZ stacks."""
     try:
         with path.open("rb") as file:
             return decode(read_bytes(file), most_pixels)
@@ -45,13 +48,13 @@ def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
 
 
 def read_bytes(file: Any) -> bytes:
-    """All that an open file holds, if that is no more than `MOST_BYTES`."""
+    """The content of an open file; an error if it exceeds `MOST_BYTES`."""
     parts, left = [], MOST_BYTES
-    while part := file.read(AT_ONCE):  # memory for all that there might be would take its time
+    while part := file.read(AT_ONCE):  # read(MOST_BYTES) would reserve all of it
         parts.append(part)
         left -= len(part)
         if left < 0:
-            raise AirsceneError(f"a file of more than {MOST_BYTES:,} bytes")
+            raise AirsceneError(f"the file has more than {MOST_BYTES:,} bytes")
     return b"".join(parts)
 
 
@@ -69,7 +72,7 @@ def decode(data: bytes, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
     except AirsceneError:
         raise
     except MemoryError:
-        raise AirsceneError("an image too large for this machine's memory") from None
+        raise AirsceneError("the image is too large for this machine's memory") from None
     except Exception as error:  # decoders fail in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
         reason = "unknown format" if "cannot identify image file" in reason else reason
@@ -81,7 +84,7 @@ def decode(data: bytes, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
 
 def _pillow(data: bytes, most_pixels: int) -> list[np.ndarray]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, about sizes that are checked here
+        warnings.simplefilter("ignore")  # Pillow warns of sizes that are checked here
         opened = Image.open(io.BytesIO(data), formats=FORMATS)
         with opened:
             pages = getattr(opened, "n_frames", 1) if opened.format == "TIFF" else 1
@@ -89,21 +92,21 @@ def _pillow(data: bytes, most_pixels: int) -> list[np.ndarray]:
             found = []
             for page in range(pages):
                 opened.seek(page)
-                _check_size((*opened.size, pages), most_pixels)  # pages may differ
+                _check_size((*opened.size, pages), most_pixels)  # pages may differ in size
                 found.append(_pixels(ImageOps.exif_transpose(opened)))
             return found
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """An image of Pillow's as an array."""
+    """Convert a Pillow image to an array."""
     if image.mode == "F":
         return np.asarray(image, np.float32)
-    if image.mode.startswith("I"):  # 16 bit, however it is stored
+    if image.mode.startswith("I"):  # 16 bits, in any of Pillow's modes
         return np.asarray(image).clip(0, 65535).astype(np.uint16)
     if image.mode in ("L", "1"):
         return np.asarray(image.convert("L"))
     if image.mode in ("LA", "RGBA", "PA", "P") or "transparency" in image.info:
-        image = image.convert("RGBA")  # what is transparent counts as black
+        image = image.convert("RGBA")  # transparent pixels become black
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         return np.asarray(Image.alpha_composite(black, image).convert("RGB"))
     return np.asarray(image.convert("RGB"))
@@ -113,19 +116,19 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 
 def _npy(data: bytes, most_pixels: int) -> np.ndarray:
-    """The array in the bytes of an NPY file, whose header is held against their number first."""
+    """The array in the bytes of an NPY file, after checking its header against their number."""
     file = io.BytesIO(data)
     shape, fortran, dtype = _npy_header(file)
     _check_size(shape, most_pixels)
     body = data[file.tell() :]
     expected = math.prod(shape) * dtype.itemsize
     if len(body) != expected:
-        raise AirsceneError(f"a damaged NPY file: {len(body)} bytes of data, not {expected}")
+        raise AirsceneError(f"damaged NPY file: {len(body)} bytes of data, expected {expected}")
     return np.frombuffer(body, dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def stack_header(file: Any) -> tuple[tuple[int, ...], str, int] | None:
-    """Shape, type and offset of a stack of images in an NPY file that can be read in parts."""
+    """Shape, type and offset of a stack in an NPY file; None if it cannot be read in parts."""
     shape, fortran, dtype = _npy_header(file)
     single = len(shape) == 2 or (len(shape) == 3 and shape[-1] <= 4)
     if single or fortran or len(shape) not in (3, 4) or shape[0] < 2:
@@ -135,17 +138,17 @@ def stack_header(file: Any) -> tuple[tuple[int, ...], str, int] | None:
 
 
 def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """What an NPY file says of its array: shape, order and type; the file is then at its data."""
+    """Shape, order and type of the array in an NPY file. Leaves the file at its data."""
     version = np.lib.format.read_magic(file)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }.get(version)
     if header is None:
-        raise AirsceneError(f"an NPY file of version {version}; expected 1.0 or 2.0")
+        raise AirsceneError(f"the NPY file has version {version}; expected 1.0 or 2.0")
     shape, fortran, dtype = header(file)
     if dtype.hasobject:
-        raise AirsceneError("an array of Python objects; expected numbers")
+        raise AirsceneError("the array holds Python objects; expected numbers")
     return shape, fortran, dtype
 
 
@@ -157,47 +160,49 @@ def _npz(data: bytes, most_pixels: int) -> list[np.ndarray]:
             if not info.filename.endswith(".npy"):
                 continue
             if info.file_size > 8 * left + 10_000:
-                raise AirsceneError(f"{info.filename} in it is too large: {info.file_size} bytes")
+                raise AirsceneError(f"array {info.filename} is too large: {info.file_size} bytes")
             with archive.open(info) as member:
-                body = member.read(info.file_size + 1)  # no more than it says, whatever it holds
+                body = member.read(info.file_size + 1)  # an extra byte reveals a wrong size
             if len(body) != info.file_size:
-                raise AirsceneError(f"{info.filename} in it is not of the size that it says")
+                raise AirsceneError(
+                    f"array {info.filename} has another size than the archive states"
+                )
             array = _npy(body, left)
-            if array.ndim >= 2:  # others are labels, say
+            if array.ndim >= 2:  # skips labels, for example
                 found += _stack(array)
                 left -= array.size
     if not found:
-        raise AirsceneError("an NPZ file without images: expected arrays of two axes or more")
+        raise AirsceneError("the NPZ file has no images: expected arrays with two axes or more")
     return found
 
 
 def _stack(array: np.ndarray) -> list[np.ndarray]:
-    """An array as images: one, or many along the first axis."""
+    """Split an array into images: one, or many along the first axis."""
     single = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] <= 4)
     if array.ndim not in (2, 3, 4):
         raise AirsceneError(
-            f"an array of shape {array.shape}; expected (height, width), (height, width, 3), or a "
-            "stack of such"
+            f"the array has shape {array.shape}; expected (height, width), (height, width, 3), or "
+            "a stack of such images"
         )
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not single and not len(array):
-        raise AirsceneError(f"a stack without images: its shape is {array.shape}")
+        raise AirsceneError(f"the stack has no images: its shape is {array.shape}")
     return [array] if single else list(array)
 
 
 def _check_size(shape: Sequence[int], most_pixels: int) -> None:
-    """Refuse what would take too much memory, before it does."""
+    """Refuse images that would take too much memory."""
     pixels = math.prod(shape)
     if min(shape, default=0) < 0 or pixels > most_pixels or max(shape, default=0) > MOST_SIDE:
         size = "x".join(map(str, shape))
-        raise AirsceneError(f"an image of {size} is too large; at most {most_pixels:,} pixels")
+        raise AirsceneError(f"an image of {size} is too large; the limit is {most_pixels:,} pixels")
 
 
 # --- Many files ------------------------------------------------------------------------------
 
 
 def find_files(sources: Sequence[str | Path]) -> list[Path]:
-    """The image files that these files, folders (and all below them) and patterns name, sorted."""
+    """The image files that files, folders (with subfolders) and patterns name, in order."""
     found: list[Path] = []
     for source in map(str, sources):
         path = Path(source)
@@ -214,22 +219,50 @@ def find_files(sources: Sequence[str | Path]) -> list[Path]:
             found += [p for p in matching if p.is_file()]
         else:
             found.append(path)
-    return list(dict.fromkeys(found))
+    pictures = [path for path in dict.fromkeys(found) if not is_truth(path)]
+    if found and not pictures:
+        raise AirsceneError(f"{found[0]} holds the masks of a picture: it is not a picture itself")
+    return pictures
+
+
+def is_truth(path: Path) -> bool:
+    """Whether a file holds the masks of a picture beside it."""
+    return any(path.with_name(name).is_file() for name in _pictures_of(path.name))
+
+
+def without_truth(files: Sequence[str]) -> list[str]:
+    """The files that do not hold the masks of another of them."""
+    there = set(files)
+    return [
+        file
+        for file in files
+        if not any(
+            file[: -len(Path(file).name)] + name in there for name in _pictures_of(Path(file).name)
+        )
+    ]
+
+
+def _pictures_of(name: str) -> list[str]:
+    """The names that the picture may have whose masks a file of this name holds."""
+    stem = Path(name).stem
+    if not stem.endswith(TRUTH):
+        return []
+    return [stem.removesuffix(TRUTH) + suffix for suffix in BOTH_CASES]
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file's name says that it is an image."""
+    """Whether a path is a visible file with the suffix of an image."""
     hidden = path.name.startswith(".")
     return path.suffix.lower() in SUFFIXES and not hidden and path.is_file()
 
 
 def named_images(path: Path) -> list[tuple[str, np.ndarray]]:
-    """The images of a file with their names: `cells.npz#3` is the fourth of a stack."""
+    """The images of a file with their names: `cells.npz#3` is the fourth image of a stack."""
     return named(os.fsencode(path).decode("utf-8", "replace"), read_images(path))
 
 
 def named(name: str, images: list[np.ndarray]) -> list[tuple[str, np.ndarray]]:
-    """Images with their names, given that of the file."""
+    """Images with their names, given the name of the file."""
     if len(images) == 1:
         return [(name, images[0])]
     return [(f"{name}#{i}", image) for i, image in enumerate(images)]

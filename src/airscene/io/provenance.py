@@ -1,4 +1,4 @@
-"""Which code made a result: the version, and a digest of the modules that it depends on."""
+"""The code that made a result: the version, and a digest of the modules it depends on."""
 
 import hashlib
 from functools import cache
@@ -9,13 +9,13 @@ from airscene.version import __version__
 
 
 def made_by(*packages: str) -> dict[str, str]:
-    """What weights and results record, given the packages of airscene that they depend on."""
+    """The version and digest that weights and results record, given the packages they depend on."""
     return {"airscene": __version__, "code": digest("training", *packages)}
 
 
 @cache
 def digest(*packages: str) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of all modules in some packages."""
+    """The first 16 hexadecimal digits of the SHA-256 of all modules in these packages."""
     root, total = Path(str(files("airscene"))), hashlib.sha256()
     for package in sorted(packages):
         for path in sorted((root / package).rglob("*.py")):

@@ -1,49 +1,51 @@
-"""Evaluation on held-out data: what is asked, and what is measured."""
+"""Evaluation on held-out data: the request, the result, and the evaluator."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from airscene.config import EVAL_SCENES, EVAL_SEED, Counts
+from airscene.config import EVAL_SCENES, EVAL_SEED, Counts, Edges
 
 
 @dataclass(frozen=True)
 class Question:
-    """On what a model is evaluated."""
+    """The data to evaluate a model on."""
 
     data: str | None = None
-    """A data set or a folder; None for what the model was trained on."""
+    """A data set or a folder; None for the training data's held-out scenes."""
     counts: Counts | None = None
-    """Objects per scene; None for those of training."""
+    """Objects per scene; None for the counts of training."""
     seed: int = EVAL_SEED
     scenes: int = EVAL_SCENES
+    edges: Edges = "centre"
+    """In pictures with known objects: which objects at the picture's edge count."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures of one model; a kind adds what its pictures need."""
+    """The figures of one model. A kind adds the data that its plots need."""
 
     result: dict[str, Any]
 
 
 class Evaluator(ABC):
-    """Held-out data, ready to measure models on."""
+    """Held-out data, and the code that evaluates models on it."""
 
     @abstractmethod
     def measure(self, predictor: Any) -> Evaluation:
         """All figures of one model."""
 
     def once(self, predictor: Any) -> dict[str, Any]:
-        """Figures of the served model alone: its speed, say."""
+        """Figures measured only for the served model, e.g. its speed."""
         return {}
 
     @property
     def about(self) -> dict[str, Any]:
-        """What result.json says of the data."""
+        """The description of the data for result.json."""
         return {}
 
-    def close(self) -> None:  # noqa: B027  most have nothing to give back
-        """Give back what the evaluator holds."""
+    def close(self) -> None:  # noqa: B027  most evaluators hold no resources
+        """Release the evaluator's resources."""
 
     def __enter__(self):
         return self

@@ -1,7 +1,8 @@
-"""`Kind`: all that the rest of the package asks of a kind of model.
+"""`Kind`: everything that the rest of the package needs from a kind of model.
 
-A kind is a folder of its own with one entry in `registry.KINDS`. What it leaves out is refused in
-one line. Methods import what they need when they are called, so that help texts need no JAX.
+A kind has its own folder and one entry in `registry.KINDS`. A method that a kind does not implement
+raises an `AirsceneError` with a one-line message. Methods import their modules when called, so that
+help texts do not load JAX.
 """
 
 from abc import ABC, abstractmethod
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=RunConfig)
 Figures = dict[str, tuple[str, Any]]
-"""Captions and figures by their file names."""
+"""Pairs of a caption and a figure, by file name."""
 Tick = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
+"""Progress callback: called with the work done and the total."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a kind adds to the report of a run."""
+    """The kind's part of a run's report."""
 
     facts: dict[str, str]
     figures: Figures
@@ -41,7 +42,7 @@ class Report:
 
 @dataclass(frozen=True)
 class FilmRequest:
-    """What `airscene film` asks for."""
+    """The options of `airscene film`."""
 
     out: Path
     name: str
@@ -49,57 +50,68 @@ class FilmRequest:
     seconds: float
     scenes: int
     seed_index: int | None
+    form: str = "mp4"
+    """Ending of the films' names: mp4, webp or gif."""
 
 
 class Kind(ABC):
-    """Base class."""
+    """Base class of all kinds of models."""
 
     name: ClassVar[str]
-    """In config.json, and in the header of weights."""
+    """The kind's name in config.json and in the header of weights files."""
     config: ClassVar[type[RunConfig]]
     presets: ClassVar[Mapping[str, Preset]] = {}
     packages: ClassVar[tuple[str, ...]] = ()
-    """The packages of airscene whose code its results depend on, beside `training`."""
+    """The subpackages of airscene, besides `training`, whose code affects the kind's results."""
+
+    @property
+    def models(self) -> str:
+        """What messages call the models of this kind."""
+        return f"models of the kind {self.name}"
 
     # --- Training ---------------------------------------------------------------------------
 
     def settled(self, config: C) -> C:
-        """A configuration in which nothing depends on the machine: a run goes on as it began."""
+        """The configuration with machine-dependent settings fixed: a run resumes as it began."""
         return config
 
     @abstractmethod
     def task(self, config: Any) -> "Task":
-        """What a configuration trains."""
+        """The training task of a configuration."""
 
     def alike(self, config: Any) -> str | None:
-        """What configurations must share to be trained by one program; None: each has its own."""
+        """A key that is equal for configurations that one program can train together.
+
+        None: each configuration needs its own program.
+        """
         return None
 
     def together(self, configs: Sequence[Any]) -> "Task":
-        """Configurations that are `alike`, trained by one program, one after the other on its
-        seeds axis.
+        """The task that trains configurations that are `alike` in one program.
+
+        Along the seeds axis, their seeds follow one another.
         """
-        raise AirsceneError(f"runs of the kind {self.name} are trained one by one")
+        raise AirsceneError(f"{self.models} cannot be trained together")
 
     # --- Models -----------------------------------------------------------------------------
 
     @abstractmethod
     def skeleton(self, header: dict[str, Any]) -> "PyTree":
-        """The model that the header of a weights file describes, with any parameters."""
+        """The model described by the header of a weights file, with arbitrary parameters."""
 
     @abstractmethod
     def predictor(self, model: Any, note: dict[str, Any] | None = None) -> "BasePredictor":
-        """A model, ready to take images apart."""
+        """A predictor: it infers scenes from images with a trained model."""
 
     # --- Results ----------------------------------------------------------------------------
 
     @abstractmethod
     def evaluator(self, predictor: Any, question: Question) -> Evaluator:
-        """Held-out data for a model."""
+        """An evaluator with held-out data for a model."""
 
     @abstractmethod
     def measures(self, predictor: Any) -> Measures:
-        """How the figures of its evaluation are written."""
+        """Labels and number formats of the figures of its evaluation."""
 
     def report(
         self,
@@ -109,21 +121,25 @@ class Kind(ABC):
         evaluator: Any,
         evaluation: Evaluation,
     ) -> Report:
-        """Facts and figures for the report of a run; `rows` are those of metrics.jsonl."""
+        """Facts and figures for the report of a run; `rows` are the lines of metrics.jsonl."""
         from airscene.output import figures
 
         caption = "ELBO on held-out scenes over training, one line per seed."
         return Report({}, {"curves": (caption, figures.curves(rows))})
 
     def compare(self, a: Any, b: Any, question: Question) -> "Comparison":
-        """Two models of this kind on the same held-out data."""
-        raise AirsceneError(f"models of the kind {self.name} cannot be compared")
+        """Compare two models of this kind on the same held-out data."""
+        raise AirsceneError(f"{self.models} cannot be compared")
 
-    # --- What else can be done with a model -------------------------------------------------
+    def compare_classical(self, model: Any, question: Question) -> dict[str, dict[str, Any]]:
+        """Figures of a model and of classical methods on pictures with known objects, by name."""
+        raise AirsceneError("this model cannot be compared with classical methods")
+
+    # --- Optional features ------------------------------------------------------------------
 
     def served(self, name: str, predictor: Any, description: str) -> "Served":
         """A model behind HTTP."""
-        raise AirsceneError(f"{name}: the page has no models of the kind {self.name}")
+        raise AirsceneError(f"{name}: airscene demo does not support {self.models}")
 
     def film(
         self,
@@ -132,5 +148,5 @@ class Kind(ABC):
         request: FilmRequest,
         bar: Callable[[str], AbstractContextManager[Tick]],
     ) -> Iterator[Path]:
-        """Write films of a model, and of its run if there is one; the files as they are done."""
-        raise AirsceneError(f"{request.name}: there are no films of the kind {self.name}")
+        """Write films of a model and, if given, of its run. Yield each file when it is finished."""
+        raise AirsceneError(f"{request.name}: airscene film does not support {self.models}")

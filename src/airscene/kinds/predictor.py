@@ -1,4 +1,4 @@
-"""A trained model, ready to take images apart: what every kind of model can do for a user."""
+"""`BasePredictor`: a trained model that infers scenes from images, for every kind of model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from airscene.io.frames import Frame, Places, Size, as_float_image, as_list
 from airscene.kinds.scene import BaseScene
 
 BATCHES = (1, 16, 256)
-"""Compiled batch sizes; what does not fill one is padded with black."""
+"""Compiled batch sizes. Smaller batches are padded with black images."""
 
 S = TypeVar("S", bound=BaseScene)
 NamedArrays = dict[str, Any]
@@ -24,20 +24,20 @@ Exported = Callable[[Any], NamedArrays]
 
 
 class BasePredictor(ABC, Generic[S]):
-    """Base class. A kind says how an image is seen, what is computed, and how that is told."""
+    """Base class. A kind defines how images are prepared, the program, and how scenes are made."""
 
     kind: ClassVar[str]
-    """Its name in `registry.KINDS`."""
+    """The kind's name in `registry.KINDS`."""
     model: Any
     """The module that holds the parameters."""
     note: dict[str, Any]
-    """Where the model comes from."""
+    """The origin of the model: its training data, command and so on."""
 
     # --- Files ------------------------------------------------------------------------------
 
     @abstractmethod
     def header(self) -> dict[str, Any]:
-        """What a weights file says of the model: enough for `Kind.skeleton` to build it."""
+        """The header of a weights file, from which `Kind.skeleton` builds the model."""
 
     def save(self, path: str | Path) -> None:
         """Write a weights file that `airscene.load` reads."""
@@ -47,29 +47,29 @@ class BasePredictor(ABC, Generic[S]):
     def changed(
         self, name: str, max_objects: int | None = None, canvas: int | None = None
     ) -> "BasePredictor[S]":
-        """The same model for other images: see `airscene.load`. `name` is for messages."""
+        """The same model with other limits: see `airscene.load`. `name` is used in messages."""
         if max_objects is not None or canvas is not None:
-            raise AirsceneError(f"{name} cannot change its most objects or its canvas")
+            raise AirsceneError(f"{name} cannot change its max-objects or its canvas")
         return self
 
     @abstractmethod
     def like(self, model: Any) -> "BasePredictor[S]":
-        """Another model of the same run, with this one's settings."""
+        """A predictor for another model of the same run, with this predictor's settings."""
 
     # --- Inference --------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def size(self) -> Size:
-        """The size of the images that the model takes."""
+        """Height, width and channels of the images that the model takes."""
 
     @abstractmethod
     def compiled(self, x: Any) -> PyTree:
-        """The compiled program: a batch of images of the model's size in, arrays out."""
+        """The compiled program, from a batch of images of the model's size to arrays."""
 
     @abstractmethod
     def told(self, x: np.ndarray, places: Places, found: PyTree) -> list[S]:
-        """What was found in images `x`, as a scene each."""
+        """Convert the arrays found in the images `x` to scenes, one per image."""
 
     def frame(self, image: np.ndarray) -> Frame:
         """An image as the model sees it."""
@@ -82,21 +82,21 @@ class BasePredictor(ABC, Generic[S]):
     def infer(self, images: Any) -> S | list[S]:
         """The scene in an image; for a batch (an array or a list of images), a list of scenes.
 
-        An image is (height, width) or (height, width, 3), uint8 or float in [0, 1], of any size:
-        it is resized to the model's, keeping its aspect. A batch is a list of such images, or an
-        array (batch, height, width) or (batch, height, width, channels). An array of three axes,
-        the last of length 4 or less, is one image.
+        An image is (height, width) or (height, width, 3), uint8, uint16 or float in [0, 1], of any
+        size. It is resized to the model's size and keeps its aspect ratio. A batch is a list of
+        images, or an array (batch, height, width) or (batch, height, width, channels). An array
+        with three axes whose last axis has length 4 or less is one image.
         """
         batch, single = as_list(images)
         scenes = self.infer_batch(batch)
         return scenes[0] if single else scenes
 
     def infer_batch(self, images: Sequence[np.ndarray]) -> list[S]:
-        """The scenes in several images, which may differ in size."""
+        """The scenes in a list of images, which may differ in size."""
         return self.infer_frames([self.frame(image) for image in images])
 
     def infer_frames(self, frames: Sequence[Frame]) -> list[S]:
-        """The scenes in images that are framed already."""
+        """The scenes in images that are already frames."""
         scenes = []
         for start in range(0, len(frames), BATCHES[-1]):
             part = frames[start : start + BATCHES[-1]]
@@ -105,7 +105,7 @@ class BasePredictor(ABC, Generic[S]):
         return scenes
 
     def infer_arrays(self, x: Float[np.ndarray, "batch height width channels"]) -> PyTree:
-        """The compiled program alone, for any batch: images of the model's size in, NumPy out."""
+        """Run the compiled program on any number of images of the model's size, in batches."""
         parts, rest = [], x
         while len(rest):
             size = next((b for b in BATCHES if b >= len(rest)), BATCHES[-1])
@@ -115,26 +115,35 @@ class BasePredictor(ABC, Generic[S]):
             parts.append(jax.device_get(self.compiled(part)))
         return jax.tree.map(lambda *a: np.concatenate(a)[: len(x)], *parts)
 
+    @property
+    def reads_whole(self) -> bool:
+        """Whether pictures are read at the scale of training instead of resized."""
+        return False
+
+    def infer_picture(self, image: Any, tile: int | None = None, edges: Any = "centre") -> S:
+        """The scene in one picture of any size, read at the scale of training."""
+        raise AirsceneError("this model resizes pictures to its own size: it has no --whole")
+
     def infer_tiled(self, image: Any, tile: int | None = None) -> S:
-        """The scene in one large picture."""
-        raise AirsceneError("such a model takes pictures whole: it has no --tile")
+        """Another name for `infer_picture`."""
+        return self.infer_picture(image, tile)
 
     def sample(self, key: Any = 0, /) -> S:
-        """A random scene of the kind that the model knows."""
-        raise AirsceneError("such a model has no scenes to sample")
+        """Sample a scene from the model's prior."""
+        raise AirsceneError("this model cannot sample scenes")
 
-    # --- What people are told and shown -----------------------------------------------------
+    # --- Warnings and pictures for users ----------------------------------------------------
 
     def caveats(self, name: str, tiled: bool) -> list[str]:
-        """What may disappoint about the model, before it works; an error for what cannot work."""
+        """Warnings about the model, printed before inference. Raises an error if it cannot work."""
         return []
 
     def doubt(self, image: np.ndarray, scene: Any, tiled: bool) -> str | None:
-        """Why an answer is not to be trusted, if it is not."""
+        """A warning if the scene is unreliable, else None."""
         return None
 
     def overlay(self, image: np.ndarray, scene: Any) -> UInt8[np.ndarray, "height width 3"]:
-        """A picture of what was found in an image; here, the image alone."""
+        """The image with the objects marked; in this base class, the image alone."""
         image = as_float_image(image)
         image = image[..., None] if image.ndim == 2 else image
         return np.round(255 * np.broadcast_to(image, (*image.shape[:2], 3))).astype(np.uint8)
@@ -143,12 +152,12 @@ class BasePredictor(ABC, Generic[S]):
 
     @abstractmethod
     def schema(self) -> Schema:
-        """The columns of Parquet tables: `file`, `count`, those of the kind, `error`."""
+        """The columns of Parquet tables: `file`, `count`, the kind's own columns, `error`."""
 
     def table(
         self, file: Array, error: Array, x: np.ndarray, places: Places, found: PyTree
     ) -> Table:
-        """A table of many images at once; nothing but the error where there is one.
+        """A table with one row per image. A row with an error has only its file name and the error.
 
         file, error: Arrow arrays of strings.
         """
@@ -163,15 +172,18 @@ class BasePredictor(ABC, Generic[S]):
     # --- Export -----------------------------------------------------------------------------
 
     def program(self, unrolled: bool = False) -> Exported:
-        """Images in, named arrays out; `unrolled` for what cannot stop early."""
-        raise AirsceneError("such a model cannot be exported")
+        """The function to export, from images to named arrays.
+
+        unrolled: run a fixed number of steps, for targets that cannot stop early.
+        """
+        raise AirsceneError("this model cannot be exported")
 
     def facts(self) -> dict[str, str]:
-        """What an exported file says of its arrays."""
+        """Descriptions of arrays, for an exported file."""
         return {}
 
     def examples(self, number: int) -> Float[np.ndarray, "batch height width channels"]:
-        """Images that the model knows, to compare an exported program on."""
+        """Images to compare an exported program on; in this base class, random noise."""
         rng = np.random.default_rng(0)
         shape = (number, self.size.height, self.size.width, self.size.channels)
         return rng.random(shape, np.float32)

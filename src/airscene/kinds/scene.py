@@ -1,4 +1,4 @@
-"""What was found in one image, whatever kind of model has found it."""
+"""The objects found in one image, for every kind of model."""
 
 import json
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ class BaseScene(ABC):
 
     @property
     def count(self) -> int:
-        """How many objects there are."""
+        """The number of objects."""
         return len(self.objects)
 
     @abstractmethod
@@ -25,8 +25,8 @@ class BaseScene(ABC):
 
     @abstractmethod
     def to_row(self) -> dict[str, Any]:
-        """A row of a Parquet table, not rounded: see `BasePredictor.schema`."""
+        """A row of a Parquet table (see `BasePredictor.schema`); values are not rounded."""
 
     def brief(self) -> list[str]:
-        """Each object in a few words, for a cell of a CSV table."""
+        """Each object in a short form, for a cell of a CSV table."""
         return [" ".join(map(str, thing.brief())) for thing in self.objects]

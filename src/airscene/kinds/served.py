@@ -1,7 +1,6 @@
 """A model behind HTTP: plain values in, plain values out.
 
-Everything that comes from outside is checked here or by the predictor, and whatever is wrong with
-it comes out as one `AirsceneError`.
+All input is checked here or by the predictor. Bad input raises an `AirsceneError`.
 """
 
 from abc import ABC, abstractmethod
@@ -13,68 +12,74 @@ from airscene.errors import AirsceneError
 
 MOST_OBJECTS = 64
 MOST_CODE = 100.0
-"""Beyond that, a code is no sample from a standard normal prior, by any measure."""
+"""Maximum absolute value in a code; samples from the standard normal prior are far smaller."""
 PREVIEW = 512
-"""Longest side in pixels of the pictures that go with an answer."""
+"""Longest side in pixels of the pictures in a response."""
 
 
 class Served(ABC):
-    """A model, by its name."""
+    """Base class: a named model that answers requests."""
 
     def __init__(self, name: str, description: str = ""):
         self.name, self.description = name, description
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """What the page has to know of it."""
+        """The model's description for the demo page."""
 
     @abstractmethod
     def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
-        """What is in an image; with its pictures, if `patches`; if `seen`, it is light on black."""
+        """The scene in an image.
+
+        patches: whether to include pictures of the objects and of the scene.
+        seen: whether the image is already light on black.
+        """
 
     @abstractmethod
     def render(self, values: Any) -> dict[str, Any]:
-        """The scene that a request describes, drawn."""
+        """Render the scene that a request describes."""
 
     @abstractmethod
     def sample(self, n: int | None, seed: int, patches: bool) -> dict[str, Any]:
-        """A random scene, with n objects if that is given."""
+        """Sample a scene, with n objects unless n is None."""
 
     @abstractmethod
     def warm_up(self) -> None:
-        """Compile what the first request needs."""
+        """Compile everything that the first request needs."""
 
 
-# --- Checks of what a request says ---------------------------------------------------------
+# --- Checks of a request's values ----------------------------------------------------------
 
 
 def mapping(value: Any, name: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Check for a JSON object."""
     if not isinstance(value, dict):
-        raise AirsceneError(f"{name} is a JSON object, not {_kind(value)}")
+        raise AirsceneError(f"{name} must be a JSON object, not {_kind(value)}")
     return value
 
 
 def objects(request: dict[str, Any]) -> list[Any]:
-    """The objects of a scene."""
+    """The checked list of a scene's objects."""
     found = request.get("objects")
     if not isinstance(found, list) or len(found) > MOST_OBJECTS:
-        raise AirsceneError(f"objects is a list of at most {MOST_OBJECTS}")
+        raise AirsceneError(f"objects must be a list of at most {MOST_OBJECTS} items")
     return found
 
 
 def whole(value: Any, name: str, least: int, most: int) -> int:
-    """A whole number within bounds."""
+    """Check for a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise AirsceneError(f"{name} is a whole number from {least} to {most}")
+        raise AirsceneError(f"{name} must be a whole number from {least} to {most}")
     return value
 
 
 def numbers(value: Any, name: str, length: int, most: float) -> list[float]:
-    """So many numbers within bounds."""
+    """Check for a list of `length` numbers within bounds."""
     good = isinstance(value, list) and len(value) == length
     if not good or not all(_is_number(v) and abs(v) <= most for v in value):
-        raise AirsceneError(f"{name} is {length} numbers, none beyond {most:g}")
+        raise AirsceneError(
+            f"{name} must be a list of {length} numbers, each at most {most:g} in absolute value"
+        )
     return [float(v) for v in value]
 
 
@@ -83,5 +88,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    names = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}
+    names = {list: "a list", str: "a string", type(None): "null", bool: "true or false"}
     return names.get(type(value), "a number")

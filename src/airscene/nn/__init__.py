@@ -1,1 +1,1 @@
-"""Small networks, attention windows and distributions that every kind of model is made of."""
+"""Building blocks of every kind of model: small networks, attention windows, distributions."""

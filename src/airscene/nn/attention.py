@@ -1,17 +1,18 @@
 """Attention: reading and writing a square window of an image (a spatial transformer).
 
 Windows are axis-aligned, so bilinear interpolation separates into two matrix products, one per
-axis: no gather, no scatter, the same result on every device. The functions take NumPy and JAX
-arrays alike and use only operators that both have.
+axis, without gather or scatter, and with the same result on every device. The functions take NumPy
+and JAX arrays and use only operators that both have.
 
 Convention:
     * Images are (height, width, channels); x runs to the right, y runs down.
     * Along each axis the image spans -1 to 1, with pixel centres at (2i + 1)/n - 1.
     * A pose is (s, tx, ty): the window's side relative to the image's shorter side, and its
       centre. Windows are square in pixels on any image.
-    * Outside the image (reading) and outside the window (writing) everything is zero.
+    * Reading outside the image gives zeros; writing leaves zeros outside the window.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def read(
 ) -> Float[Array, "side side channels"]:
     """x_att: the content of the window `pose` of the image `x`, sampled at side x side points.
 
-    With `antialias`, a window that is larger than `side` pixels is averaged, not just sampled.
+    antialias: average the pixels of a window that is larger than `side` pixels.
     """
     height, width, _ = x.shape
     s, tx, ty = pose
@@ -40,7 +41,7 @@ def read(
 def write(
     y_att: Float[Array, "side side channels"], pose: Float[Array, "3"], height: int, width: int
 ) -> Float[Array, "height width channels"]:
-    """y: the drawing `y_att` placed in the window `pose` of an otherwise black image."""
+    """y: a black image with the drawing `y_att` in the window `pose`."""
     side = y_att.shape[0]
     s, tx, ty = pose
     weights_y = _write_weights(s * min(height, width) / height, ty, side, height)
@@ -51,15 +52,15 @@ def write(
 def to_pixels(
     pose: Float[Any, "*batch 3"], height: int, width: int
 ) -> Float[np.ndarray, "*batch 3"]:
-    """A pose as (side, x, y) in pixels; the image spans 0 to width and 0 to height."""
+    """Convert a pose to (side, x, y) in pixels; the image spans 0 to width and 0 to height."""
     s, t = np.array([min(height, width), width, height]), np.array([0.0, 1.0, 1.0])
     return (np.asarray(pose, np.float64) + t) / (1 + t) * s
 
 
 def from_pixels(
-    where: tuple[float, float, float], height: int, width: int
+    where: Sequence[float] | Float[np.ndarray, "3"], height: int, width: int
 ) -> Float[np.ndarray, "3"]:
-    """The pose of a window that is given as (side, x, y) in pixels."""
+    """Convert a window (side, x, y) in pixels to a pose."""
     side, x, y = where
     pose = [side / min(height, width), 2 * x / width - 1, 2 * y / height - 1]
     return np.array(pose, np.float32)
@@ -71,7 +72,7 @@ def _centres(n: int) -> np.ndarray:
 
 
 def _read_weights(s: Array, t: Array, side: int, n: int, antialias: bool) -> Float[Array, "side n"]:
-    """Where each window pixel falls on the image's axis, as linear interpolation weights."""
+    """Linear interpolation weights of the image's pixels for each window pixel, along one axis."""
     position = ((s * _centres(side) + t + 1) * n - 1) / 2
     if not antialias:
         return _linear(position, n)
@@ -80,7 +81,7 @@ def _read_weights(s: Array, t: Array, side: int, n: int, antialias: bool) -> Flo
 
 
 def _write_weights(s: Array, t: Array, side: int, n: int) -> Float[Array, "n side"]:
-    """Where each image pixel falls on the window's axis: the inverse map (1/s, -t/s)."""
+    """Interpolation weights of the window's pixels for each image pixel: the map (1/s, -t/s)."""
     position = (((_centres(n) - t) / s + 1) * side - 1) / 2
     return _linear(position, side)
 
@@ -91,7 +92,7 @@ def _linear(position: Array, n: int, spacing: Array | float = 1.0) -> Array:
 
 
 def _separable(weights_y: Array, image: Array, weights_x: Array) -> Array:
-    """W_y image W_x^T for each channel, as two plain matrix products for all channels at once."""
+    """W_y image W_x^T for each channel, as two matrix products for all channels together."""
     height, width, channels = image.shape
     rows = image.swapaxes(1, 2).reshape(height * channels, width) @ weights_x.T
     out = weights_y @ rows.reshape(height, -1)

@@ -1,4 +1,4 @@
-"""Small networks that cores, glimpse auto-encoders and baselines are made of."""
+"""Small networks: building blocks of cores, glimpse auto-encoders and baselines."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 
 class MLP(eqx.Module):
-    """One hidden layer of rectified units. All its leaves are arrays, so `jax.vmap` takes it."""
+    """A network with one hidden layer of ReLUs. All its leaves are arrays, as `jax.vmap` needs."""
 
     hidden: eqx.nn.Linear
     output: eqx.nn.Linear
@@ -27,14 +27,14 @@ class MLP(eqx.Module):
 def lstm(
     gates: Float[Array, " gates"], cell: Float[Array, " cells"]
 ) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
-    """An LSTM's output and new cells; biased towards remembering at the start of training."""
+    """An LSTM's output and new cells. A forget bias of 1 lets cells keep most of their value."""
     write, forget, content, show = jnp.split(gates, 4)
     cell = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(content)
     return jax.nn.sigmoid(show) * jnp.tanh(cell), cell
 
 
 class PatchEmbedding(eqx.Module):
-    """Each patch of the image, on its own, becomes a few features: one matrix product."""
+    """Turns each patch of an image into features, independently, by one linear layer and a ReLU."""
 
     linear: eqx.nn.Linear
     patch: int = eqx.field(static=True)
@@ -46,7 +46,7 @@ class PatchEmbedding(eqx.Module):
     def __call__(
         self, x: Float[Array, "height width channels"]
     ) -> Float[Array, "rows columns features"]:
-        """The features of all patches; images that patches do not tile are padded with black."""
+        """The features of all patches. Black padding fills incomplete patches."""
         p, (height, width, channels) = self.patch, x.shape
         x = jnp.pad(x, ((0, -height % p), (0, -width % p), (0, 0)))
         rows, columns = x.shape[0] // p, x.shape[1] // p
@@ -56,14 +56,14 @@ class PatchEmbedding(eqx.Module):
 
 
 def positive(raw: Float[Array, "*shape"], start: float | Array) -> Float[Array, "*shape"]:
-    """A standard deviation from a network's output: positive, and `start` where that is 0."""
+    """Convert a network's output to a standard deviation: positive, and `start` for output 0."""
     return jax.nn.softplus(raw + jnp.log(jnp.expm1(start))) + 1e-4
 
 
 def each(
     network: Any, features: Float[Array, "rows columns inputs"]
 ) -> Float[Array, "rows columns _"]:
-    """A network at every patch."""
+    """Apply a network to the features of every patch."""
     rows, columns, inputs = features.shape
     return jax.vmap(network)(features.reshape(-1, inputs)).reshape(rows, columns, -1)
 
@@ -71,7 +71,7 @@ def each(
 def with_neighbours(
     features: Float[Array, "rows columns features"],
 ) -> Float[Array, "rows columns more"]:
-    """Each patch's features beside those of its eight neighbours; zeros outside the image."""
+    """The features of each patch and its eight neighbours, joined; zeros outside the image."""
     rows, columns, _ = features.shape
     padded = jnp.pad(features, ((1, 1), (1, 1), (0, 0)))
     shifts = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]

@@ -1,4 +1,4 @@
-"""The Gaussians of z_where and z_what."""
+"""Diagonal Gaussians, for z_where and z_what."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ class Normal(eqx.Module):
     sd: Float[Array, "*shape"]
 
     def at(self, noise: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """The reparameterised sample for standard normal `noise`; the mean where it is zero."""
+        """The reparameterised sample for standard normal `noise`; zero noise gives the mean."""
         return self.mean + self.sd * noise
 
     def log_prob(self, z: Float[Array, "*shape"]) -> Float[Array, "*rest"]:
@@ -24,8 +24,8 @@ class Normal(eqx.Module):
     def kl(self, period: Float[np.ndarray, " last"] | float = 0.0) -> Float[Array, "*rest"]:
         """KL(self || Normal(0, 1)), summed over the last axis.
 
-        An element with a period above 0 lies on a circle of that length, and its prior is uniform:
-        right where self is narrow beside it.
+        period: above 0 for an element on a circle of that length, whose prior is uniform. The KL is
+            then accurate if sd is small compared with the period.
         """
         expected = (self.mean**2 + self.sd**2 + np.log(2 * np.pi)) / 2  # -log p(z)
         uniform = np.log(np.where(np.asarray(period) > 0, period, 1.0))

@@ -1,1 +1,1 @@
-"""What people look at: figures, reports, tables, films, progress."""
+"""Human-readable output: figures, reports, tables, films and progress."""

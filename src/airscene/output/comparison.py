@@ -1,7 +1,7 @@
-"""Two models on the same held-out data: a table, a page, and who is right where they disagree.
+"""Compare two models on the same held-out data: a table, and a page with their disagreements.
 
-Whether a difference is more than chance: the interval in which it lies for 95% of 2,000 sets of as
-many scenes, drawn with replacement from these (a paired bootstrap).
+Each difference has a 95% interval from a paired bootstrap: 2,000 sets of scenes, drawn with
+replacement from the held-out scenes and as large as these.
 """
 
 from collections.abc import Callable
@@ -12,27 +12,28 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Shaped
 
+from airscene.errors import many
 from airscene.output import figures, report
 from airscene.output.measures import Measures
 
 RESAMPLES = 2_000
 SHOWN = 20
-"""Images on the page."""
+"""The most images on the page."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured of A and of B, and the images on which they disagree."""
+    """The results of models A and B, and images on which they disagree."""
 
     result: dict[str, Any]
     """The content of result.json."""
     pictures: dict[str, list[np.ndarray]]
-    """Rows of pictures by label, of some images on which they disagree."""
+    """Rows of pictures, by label, for images on which the models disagree."""
     measures: Measures
-    """How the figures are written."""
+    """How to label and format the results."""
 
     def rows(self, notes: bool = True) -> list[list[str]]:
-        """The table: a measure, A, B, their difference and, where there is one, its interval."""
+        """The table: measure, A, B, their difference and, if known, its interval."""
         a, b = self.result["a"], self.result["b"]
         rows = [["", "A", "B", "B - A", "95% interval"]]
         for key, measure in self.measures.items():
@@ -67,7 +68,7 @@ def disagreement(
     a_right: Bool[np.ndarray, " scenes"],
     b_right: Bool[np.ndarray, " scenes"],
 ) -> dict[str, int]:
-    """On how many scenes the answers differ, and who is right there."""
+    """The number of scenes with different answers, and which model is right there."""
     return {
         "disagree": int(apart.sum()),
         "only_a_right": int((apart & a_right & ~b_right).sum()),
@@ -77,14 +78,14 @@ def disagreement(
 
 
 def write_page(path: Path, made: Comparison, names: tuple[str, str], about: str) -> Path:
-    """compare.html: the table, and images on which the two disagree."""
+    """Write compare.html: the table, and images on which the two models disagree."""
     a, b = names
     pictures, result = {}, made.result
     if made.pictures:
         shown = len(made.pictures["image"])
         caption = (
-            f"{shown} of the {result['disagree']} images on which the two disagree, above what A "
-            f"({a}) and B ({b}) make of them."
+            f"{shown} of the {many(result['disagree'], 'image')} on which the models disagree; "
+            f"below each, the results of A ({a}) and B ({b})."
         )
         pictures["disagreement"] = (caption, figures.rows_of_images(made.pictures))
     sections = {f"A is {a}, B is {b}": made.rows()}
@@ -95,12 +96,12 @@ def write_page(path: Path, made: Comparison, names: tuple[str, str], about: str)
 
 
 def disagreement_rows(result: dict[str, Any]) -> list[list[str]]:
-    """Who is right where the two disagree."""
+    """The table of images on which the two disagree: who is right how often."""
     labels = {
         "disagree": "different answers",
-        "only_a_right": "of these only A right",
-        "only_b_right": "of these only B right",
-        "neither_right": "of these neither right",
+        "only_a_right": "only A right",
+        "only_b_right": "only B right",
+        "neither_right": "neither right",
     }
     return [[label, str(result[key])] for key, label in labels.items() if key in result]
 
@@ -108,6 +109,6 @@ def disagreement_rows(result: dict[str, Any]) -> list[list[str]]:
 def result_of(
     sides: list[dict[str, Any]], intervals: dict[str, list[float]], scenes: int
 ) -> dict[str, Any]:
-    """What result.json says of both models."""
+    """The content of result.json for both models."""
     a, b = sides
     return {"scenes": scenes, "a": a, "b": b, "intervals": intervals}

@@ -1,7 +1,7 @@
 """Figures: NumPy data in, a matplotlib `Figure` out. No pyplot, so no global state, no backend.
 
-Sizes are in inches, and the report shows an inch as 96 CSS pixels: text is equally large in every
-figure. Where windows are drawn, the colour says which inference step they come from.
+Sizes are in inches, and the report shows an inch as 96 CSS pixels, so text has the same size in
+every figure. The colour of a window shows its inference step.
 """
 
 import io
@@ -14,18 +14,18 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import Image, ImageDraw
+from PIL import Image, ImageColor, ImageDraw
 from scipy.ndimage import gaussian_filter
 
 STEP_COLOURS = (
     "#ff4b33", "#00c795", "#3f8cff", "#ffc400", "#d65cff", "#7fd6ff", "#ff9ac6", "#b4e600",
     "#c08552", "#9aa0ff",
 )  # fmt: skip
-"""Of each step's windows: red, green, blue as in the paper, in shades that the colour-blind tell
-apart; then others, then from the start."""
+"""Colours of windows by step: red, green and blue as in the paper, in shades that colour-blind
+readers can tell apart, then seven more. Later steps start over."""
 
 DENSITY = 2
-"""Pixels of a PNG for each CSS pixel."""
+"""PNG pixels per CSS pixel."""
 WIDE, HALF = 9.95, 4.6
 INK, MUTED, FAINT = "#22262b", "#7a828c", "#d9dde2"
 LINE, SEED_LINE = "#1f5aa6", "#a9c0dd"
@@ -36,9 +36,9 @@ ERROR_COLOURS = (LINE, RED, "#e39a2d", GREEN, MUTED)
 def curves(
     metrics: list[dict[str, Any]], watched: Sequence[int] = (), title: str = "Count accuracy"
 ) -> Figure:
-    """ELBO and held-out count accuracy over training: a thin line per seed, their median bold.
+    """ELBO and held-out count accuracy over training: a thin line per seed, a bold median.
 
-    Dashed: the median accuracy on the `watched` counts, which training may not show.
+    Dashed: the median accuracy on the `watched` counts, which may not occur in training.
     """
     figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
@@ -67,9 +67,9 @@ def curves(
 def reconstructions(
     images: Sequence[np.ndarray], scenes: Sequence[Any], objects: bool = True
 ) -> Figure:
-    """Images over what was inferred of them: the scene drawn again, its windows and its count.
+    """Images above the scenes inferred from them: the render, its windows and the count.
 
-    Without `objects`, only the scene drawn again.
+    Without `objects`, only the render.
     """
     height, width = images[0].shape[:2] if len(images) else (1, 1)
     margin = _overhang(scenes, height, width)
@@ -97,7 +97,7 @@ def side_by_side(
     rows: Mapping[str, Sequence[Any]],
     without_windows: Sequence[str] = (),
 ) -> Figure:
-    """Images over what several models make of them, a row for each model, by its label."""
+    """Images above the scenes that several models infer, a labelled row for each model."""
     height, width = images[0].shape[:2]
     every = [s for label, mine in rows.items() if label not in without_windows for s in mine]
     margin = _overhang(every, height, width)
@@ -125,9 +125,9 @@ def rows_of_images(
     most: int = 10,
     notes: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
-    """Images below one another, a row for each label; long rows go on further down.
+    """Rows of images, one for each label; rows of more than `most` images are continued below.
 
-    notes: words under the images of a row.
+    notes: texts under the images of a row.
     """
     total, notes = len(next(iter(rows.values()))), notes or {}
     blocks, columns = _shape(total, most)
@@ -149,7 +149,7 @@ def rows_of_images(
 def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem: Any) -> Figure:
     """The share of things whose error is below a value: positions and angles, by kind.
 
-    A line for each model, given what `inverse.evaluation.errors_of` says of it.
+    A line for each model, from the errors that `inverse.evaluation.errors_of` returns.
     """
     panels = [(k, name, "position_cm", "cm") for k, name in enumerate(problem.kinds)]
     panels += [
@@ -169,7 +169,7 @@ def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem:
                 ends = np.concatenate([[0.0], np.sort(values)])
                 axes.step(ends, share, where="post", color=colour, linewidth=1.8, label=label)
         axes.set(xlim=(0, reach), ylim=(0, 102))
-        frame_plot(axes, "", f"{'position' if unit == 'cm' else 'angle'}, {unit} off")
+        frame_plot(axes, "", f"{'position' if unit == 'cm' else 'angle'} error, {unit}")
         heading(axes, name.capitalize())
     grid[0].set_ylabel("% below", fontsize=8.5, color=MUTED)
     if any(models):
@@ -184,7 +184,7 @@ def error_distributions(models: Mapping[str, Mapping[str, np.ndarray]], problem:
 
 
 def setup(outside: np.ndarray, seen: np.ndarray) -> Figure:
-    """A scene from outside, and what its camera sees of it."""
+    """A scene from outside, and the image of its camera."""
     figure = Figure(figsize=(WIDE * 0.72, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2.2, 1))
     for axes, image in ((left, outside), (right, seen)):
@@ -195,17 +195,18 @@ def setup(outside: np.ndarray, seen: np.ndarray) -> Figure:
 def band(
     axes: Axes, x: Sequence[float], values: np.ndarray, label: str, colour: str, **style: Any
 ) -> None:
-    """The mean over the last axis, in a band from the lowest to the highest value."""
+    """Plot the mean over the last axis, in a band from the lowest to the highest value."""
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
     axes.plot(x, np.nanmean(values, axis=1), color=colour, linewidth=2, label=label, **style)
 
 
 def sweep(rows: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Figure:
-    """What comes of a sweep on held-out scenes: every seed a point, the means a line.
+    """Held-out results of a sweep: a point for every seed, a line through the means.
 
-    One or two settings: over the values of the first, a line for each of the second. Otherwise a
-    line of points for each cell. `rows` have `cell`, the settings, `elbo` and `count_accuracy`.
+    With one or two settings, x is the value of the first, and each value of the second has a line.
+    Otherwise each cell has a row of points. `rows` have `cell`, the settings, `elbo` and
+    `count_accuracy`.
     """
     panels = [("count_accuracy", "Counts", "% right", 100.0), ("elbo", "ELBO", "nats", 1.0)]
     panels = [p for p in panels if np.isfinite([row[p[0]] for row in rows]).any()]
@@ -219,7 +220,7 @@ def sweep(rows: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Figure:
             _lines_of_cells(axes, rows, swept, values)
             frame_plot(axes, unit, swept[0].replace("_", "-"))
             low, high = axes.get_ylim()
-            least = max(0.0, 1.0 - (high - low)) / 2  # small differences are not blown up
+            least = max(0.0, 1.0 - (high - low)) / 2  # does not magnify small differences
             axes.set_ylim(low - least, high + least)
         else:
             for y, c in enumerate(cells):
@@ -243,7 +244,7 @@ def _lines_of_cells(
     swept: Sequence[str],
     values: Mapping[str, Sequence[float]],
 ) -> None:
-    """A line for each value of the second setting, if there is one, over those of the first."""
+    """Plot a line over the values of the first setting for each value of the second, if any."""
     cells = {row["cell"]: row for row in rows}
     places = list(dict.fromkeys(row[swept[0]] for row in rows))
     numbers = all(isinstance(place, int | float) and place is not True for place in places)
@@ -273,13 +274,13 @@ def _typed(value: Any) -> str:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Of those that are finite, NaN if none is."""
+    """The mean of the finite values; NaN if there are none."""
     finite = [value for value in values if np.isfinite(value)]
     return float(np.mean(finite)) if finite else math.nan
 
 
 def histogram(counts: np.ndarray) -> Figure:
-    """How often each count was found."""
+    """A bar chart of how often each count was found."""
     figure = Figure(figsize=(HALF, 2.6), layout="constrained")
     axes = figure.subplots()
     numbers = np.bincount(counts)
@@ -290,9 +291,9 @@ def histogram(counts: np.ndarray) -> Figure:
 
 
 def confusion(matrix: np.ndarray) -> Figure:
-    """How often a true count (row) was inferred as which count (column); shades are row shares.
+    """How often each true count (row) was inferred as each count (column), shaded by row share.
 
-    Counts beyond the largest that occurs get no row.
+    True counts above the largest that occurs have no row.
     """
     matrix = matrix[: 1 + np.flatnonzero(matrix.any(axis=1)).max(initial=0)]
     rows, columns = matrix.shape
@@ -317,7 +318,7 @@ def confusion(matrix: np.ndarray) -> Figure:
 
 
 def samples(images: Sequence[np.ndarray]) -> Figure:
-    """Images that the model draws by itself, from the prior."""
+    """Images that the model samples from its prior."""
     height, width = images[0].shape[:2] if len(images) else (1, 1)
     rows, columns = _shape(len(images))
     figure, tiles = tile_grid(rows, columns, WIDE, height / width)
@@ -329,7 +330,7 @@ def samples(images: Sequence[np.ndarray]) -> Figure:
 def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Figure:
     """Where each step looks: a smoothed histogram of its windows' centres over many scenes.
 
-    `centres` is (scenes, steps, 2), x and y in pixels; `used` (scenes, steps) says which count.
+    `centres` is (scenes, steps, 2), x and y in pixels; `used` (scenes, steps) marks steps taken.
     """
     rows, columns = _shape(used.shape[1], most=3)
     figure, tiles = tile_grid(rows, columns, HALF, height / width, feet=(0.46,))
@@ -339,17 +340,17 @@ def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Fi
         note(axes, f"step {step + 1}", color=step_colour(step), size=9, weight="bold")
         if mine.any():
             heatmap(axes, centres[mine, step], height, width, step_colour(step))
-            note(axes, f"in {mine.mean():.0%} of scenes", offset=(0, -16))
+            note(axes, f"used in {mine.mean():.0%} of scenes", offset=(0, -16))
         else:
             note(axes, "never used", at=(0.5, 0.5), offset=(0, 0), va="center", size=9)
     return figure
 
 
 def overlay(image: np.ndarray, scene: Any, scale: int | None = None, width: int = 2) -> np.ndarray:
-    """The image, `scale` times as large, with windows in their steps' colours: uint8, RGB.
+    """The image enlarged by `scale`, with windows in the colours of their steps: uint8, RGB.
 
-    Without `scale`, the shorter side gets at least 200 pixels. Windows end at the image's edge,
-    where their border, so many pixels wide, stays visible.
+    Without `scale`, the shorter side gets at least 200 pixels. Windows are clipped at the image's
+    edge, where their border of `width` pixels stays visible.
     """
     rows, columns = image.shape[:2]
     scale = scale or math.ceil(200 / min(rows, columns))
@@ -362,8 +363,19 @@ def overlay(image: np.ndarray, scene: Any, scale: int | None = None, width: int 
     return np.array(picture)
 
 
+def outlined(image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The image with the outline of each object in a colour of its own: uint8, RGB."""
+    pixels = np.round(255 * _rgb(image)).astype(np.uint8)
+    around = np.pad(labels, 1, mode="edge")
+    shifted = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
+    edge = (labels > 0) & np.any([other != labels for other in shifted], axis=0)
+    colours = np.array([ImageColor.getrgb(colour) for colour in STEP_COLOURS], np.uint8)
+    pixels[edge] = colours[(labels[edge] - 1) % len(colours)]
+    return pixels
+
+
 def beside(image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """An image and, to its right, a drawing brought to its height: RGB, 8 bits."""
+    """An image and, to its right, a render resized to the same height: uint8, RGB."""
     left = np.round(255 * _rgb(image)).astype(np.uint8)
     right = Image.fromarray(np.round(255 * _rgb(drawn).clip(0, 1)).astype(np.uint8))
     height = max(left.shape[0], right.height, 256)
@@ -382,7 +394,7 @@ def png(figure: Figure) -> bytes:
 
 
 def step_colour(step: int) -> str:
-    """Of a step's windows."""
+    """The colour of a step's windows."""
     return STEP_COLOURS[step % len(STEP_COLOURS)]
 
 
@@ -393,7 +405,7 @@ def _rgb(image: np.ndarray) -> np.ndarray:
 
 
 def _shape(count: int, most: int = 10) -> tuple[int, int]:
-    """Rows and columns of a grid: as few rows as possible, all about equally long."""
+    """Rows and columns of a grid: as few rows as possible, of about equal length."""
     rows = max(-(-count // most), 1)
     return rows, max(-(-count // rows), 1)
 
@@ -403,8 +415,10 @@ def tile_grid(
 ) -> tuple[Figure, list[Axes]]:
     """A grid of axes, row by row, hidden until used; images of this ratio fill them exactly.
 
-    Rows in turn leave space under them (`feet`), the grid at its left and top (`room`). Laid out
-    by hand: matplotlib's layout engines leave uneven gaps between images.
+    feet: the space below each row; the list is repeated for further rows.
+    room: the space at the left and at the top of the grid.
+
+    The layout is explicit, because matplotlib's layout engines leave uneven gaps between images.
     """
     gap, edge = 0.07, 0.03
     left, top = room[0] + edge, room[1] + edge
@@ -429,7 +443,7 @@ def _plain(axes: Axes, frame: bool = False) -> None:
 
 
 def show(axes: Axes, image: np.ndarray) -> None:
-    """An image that fills its axes."""
+    """Show an image that fills its axes."""
     height, width = image.shape[:2]
     axes.set_visible(True)
     axes.imshow(_rgb(image), extent=(0, width, height, 0), interpolation="nearest")
@@ -437,13 +451,13 @@ def show(axes: Axes, image: np.ndarray) -> None:
 
 
 def note(axes: Axes, text: str, at=(0.5, 0), offset=(0, -4), **style: Any) -> None:
-    """Text at a point of the axes (in shares of it), by default centred under them."""
+    """Write text at a point in axes coordinates, by default centred below the axes."""
     style = {"ha": "center", "va": "top", "color": MUTED, "size": 8} | style
     axes.annotate(text, at, offset, xycoords="axes fraction", textcoords="offset points", **style)
 
 
 def _overhang(scenes: Sequence[Any], height: int, width: int) -> float:
-    """How far windows reach out of their images, as far as that is shown."""
+    """How far windows extend beyond their images, up to the margin that is shown."""
     windows = [thing.window for scene in scenes for thing in scene.objects]
     reach = [max(-x0, -y0, x1 - width, y1 - height) for x0, y0, x1, y1 in windows]
     return min(max([*reach, 0.0]) + 0.5, 0.15 * min(height, width))
@@ -457,7 +471,7 @@ def _draw_windows(axes: Axes, scene: Any) -> None:
 
 
 def step_legend(figure: Figure, steps: int) -> None:
-    """The steps' names in their colours, at the top right."""
+    """Write the names of the steps in their colours, at the top right."""
     width, height = figure.get_size_inches()
     for step in range(steps):
         x, y = 1 - (0.03 + 0.55 * (steps - 1 - step)) / width, 1 - 0.03 / height
@@ -466,7 +480,7 @@ def step_legend(figure: Figure, steps: int) -> None:
 
 
 def heatmap(axes: Axes, centres: np.ndarray, height: int, width: int, colour: str) -> None:
-    """Bins are a 32nd of the shorter side; smoothed, since few scenes fall in each."""
+    """Draw a smoothed histogram. Bins are a 32nd of the shorter side and hold few scenes each."""
     bins = [max(1, round(32 * side / min(height, width))) for side in (height, width)]
     inside = ((0, height), (0, width))
     density, _, _ = np.histogram2d(centres[:, 1], centres[:, 0], bins=bins, range=inside)
@@ -479,7 +493,7 @@ def heatmap(axes: Axes, centres: np.ndarray, height: int, width: int, colour: st
 def _curve(
     axes: Axes, metrics: list[dict[str, Any]], key: str, title: str, unit: str, scale: float = 1.0
 ) -> None:
-    """One quantity over steps. Rows that lack it are left out."""
+    """Plot one quantity over steps. Rows without it are skipped."""
     rows = [row for row in metrics if np.isfinite(np.array(row.get(key, []), float)).any()]
     heading(axes, title)
     if not rows:
@@ -499,7 +513,7 @@ def _curve(
 
 
 def dress(axes: Axes, values: np.ndarray, unit: str) -> None:
-    """Limits, ticks and unit of a curve. A first plunge must not flatten all that follows."""
+    """Set limits, ticks and unit of a curve. An early plunge must not flatten the rest."""
     low, high = np.nanquantile(values, 0.04), np.nanmax(values)
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
@@ -512,12 +526,12 @@ def dress(axes: Axes, values: np.ndarray, unit: str) -> None:
 
 
 def heading(axes: Axes, text: str) -> None:
-    """The name of a plot, above it at the left."""
+    """Write the title of a plot, at its top left."""
     axes.set_title(text, loc="left", fontsize=10.5, weight="bold", color=INK, pad=10)
 
 
 def frame_plot(axes: Axes, unit: str, below: str) -> None:
-    """Grid, spines, unit and the x axis' label of a plot of lines."""
+    """Set grid, spines, unit and x label of a line plot."""
     axes.grid(axis="y", color="#eef0f3", linewidth=0.9)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

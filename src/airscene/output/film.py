@@ -1,6 +1,6 @@
-"""Films, as MP4 that every browser plays: frames to write numbers and put pictures on.
+"""Films as MP4 (which every browser plays), WebP or GIF, and frames with numbers and pictures.
 
-Windows have the steps' colours, as in all figures. Pictures are enlarged by whole numbers, so that
+The colour of a window shows its step, as in all figures. Pictures are enlarged by whole numbers, so
 their pixels stay crisp.
 """
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,31 +25,31 @@ from airscene.output.figures import overlay, step_colour
 WIDTH, HEIGHT = 1280, 720
 BACK, PLAIN, DIM, FAINT, LINE = "#0d1014", "#eef1f5", "#8a93a0", "#2a3038", "#6db3ff"
 GRID = (290, 40, 1240, 680)
-"""Where a training frame has its scenes."""
+"""The box of the scenes in a training frame: left, top, right and bottom in pixels."""
 
 Still = UInt8[np.ndarray, "720 1280 3"]
 
 
 class Canvas:
-    """A dark frame to write numbers and put pictures on."""
+    """A dark frame for numbers and pictures."""
 
     def __init__(self) -> None:
         self.image = Image.new("RGB", (WIDTH, HEIGHT), BACK)
         self.draw = ImageDraw.Draw(self.image)
 
     def array(self) -> Still:
-        """The frame."""
+        """The frame as an array."""
         return np.array(self.image)
 
     def text(
         self, at: tuple[float, float], text: str, size: int, colour: str, **style: Any
     ) -> None:
-        """One line, from its top left corner."""
+        """Write one line of text. `at` is its top left corner."""
         bold = style.pop("bold", False)
         self.draw.text(at, text, colour, _font(size, bold), **{"anchor": "la", **style})
 
     def number(self, at: tuple[int, int], label: str, value: str) -> None:
-        """A large number over what it is."""
+        """Write a large number above its label."""
         self.text(at, value, 46, PLAIN, bold=True)
         self.text((at[0] + 2, at[1] + 58), label, 17, DIM)
 
@@ -60,7 +61,7 @@ class Canvas:
         scene: Any = None,
         border: int = 3,
     ) -> None:
-        """An image, so many times as large, with the windows of a scene."""
+        """Draw an image enlarged by `scale`, with the windows of a scene."""
         height, width = image.shape[:2]
         whole = max(1, int(scale))
         picture = Image.fromarray(overlay(image, scene, whole, border))
@@ -71,7 +72,7 @@ class Canvas:
         self.draw.rectangle((x - 1, y - 1, x + picture.width, y + picture.height), outline=FAINT)
 
     def legend(self, at: tuple[int, int], steps: int, right: bool = False) -> None:
-        """The steps' colours in a row, from the left or to the right."""
+        """Draw the colours of the steps, starting at `at`; with `right`, ending there."""
         x, y = at
         label, side, pitch = "windows by step", 22, 34
         if right:
@@ -89,7 +90,7 @@ class Canvas:
             self.text(middle, str(step + 1), 13, PLAIN, anchor="mm", bold=True)
 
     def bars(self, corner: tuple[int, int], shares: Float[np.ndarray, " counts"]) -> None:
-        """q(n), a bar for each n; `corner` is the top right one."""
+        """Draw q(n), a bar for each n. `corner` is the top right corner."""
         right, top = corner
         pitch, wide, tall = min(34, 200 // len(shares)), min(22, 130 // len(shares)), 52
         for n, share in enumerate(shares[::-1]):
@@ -109,7 +110,7 @@ class Canvas:
         now: int,
         bounded: bool,
     ) -> None:
-        """Values, snapshot by snapshot, as far as `now`; if `bounded`, between 0 and 1."""
+        """Draw the values of the snapshots up to `now`; if `bounded`, on an axis from 0 to 1."""
         x0, y0, x1, y1 = box
         low, high = (0.0, 1.0) if bounded else _span(values)
         across = np.linspace(x0, x1, len(steps))
@@ -125,7 +126,7 @@ class Canvas:
         self._smooth_line(points[np.isfinite(points).all(axis=1)])
 
     def _smooth_line(self, points: Float[np.ndarray, "points 2"], fine: int = 4) -> None:
-        """A line and a dot at its end, drawn larger and reduced, since Pillow's have jags."""
+        """Draw a line that ends in a dot, enlarged and then reduced: Pillow's lines are jagged."""
         over = Image.new("RGBA", (GRID[0] * fine, HEIGHT * fine))
         draw, at = ImageDraw.Draw(over), [tuple(point) for point in fine * points]
         if len(at) > 1:
@@ -138,7 +139,7 @@ class Canvas:
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
-    """From low to high; a first plunge must not flatten all that follows."""
+    """The range of an axis; an early plunge must not flatten the rest of the curve."""
     finite = np.array([v for v in values if np.isfinite(v)] or [0.0])
     low, high = float(np.quantile(finite, 0.1)), float(finite.max())
     return low, max(high, low + 1.0)
@@ -146,13 +147,13 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 
 @cache
 def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
-    """The font that comes with matplotlib."""
+    """The font bundled with matplotlib."""
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
 def writer() -> ModuleType:
-    """imageio, which writes films, or one line that says how to get it."""
+    """Import imageio, which writes films, or raise an error that says how to install it."""
     try:
         import imageio.v2
         import imageio_ffmpeg  # noqa: F401
@@ -164,15 +165,40 @@ def writer() -> ModuleType:
 
 @contextmanager
 def movie(path: Path, rate: int) -> Iterator[Callable[[Still], None]]:
-    """What adds a frame to a film (H.264 in MP4); the film is there when the block succeeds."""
+    """Yield a function that adds a frame to a film; the film appears when the block succeeds.
+
+    The ending of `path` chooses the format: MP4 (H.264), or a looping WebP or GIF of half the size.
+    """
+    make = _video if path.suffix == ".mp4" else _animation
+    with atomic(path) as temporary, make(temporary, rate) as add:
+        yield add
+
+
+@contextmanager
+def _video(path: Path, rate: int) -> Iterator[Callable[[Still], None]]:
     imageio = writer()
     options = {"codec": "libx264", "pixelformat": "yuv420p", "macro_block_size": 2}
     options["output_params"] = ["-crf", "16", "-f", "mp4", "-movflags", "+faststart"]
-    with atomic(path) as temporary, warnings.catch_warnings():
-        # ffmpeg is started by fork and, at once, exec: none of JAX's locks is in the way.
+    with warnings.catch_warnings():
+        # ffmpeg is started by fork and immediate exec, so JAX's locks cannot block it.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-        film = imageio.get_writer(temporary, format="FFMPEG", mode="I", fps=rate, **options)
+        film = imageio.get_writer(path, format="FFMPEG", mode="I", fps=rate, **options)
         try:
             yield film.append_data
         finally:
             film.close()
+
+
+@contextmanager
+def _animation(path: Path, rate: int) -> Iterator[Callable[[Still], None]]:
+    """Every second frame at half the size: small enough for a web page, and it needs no ffmpeg."""
+    frames: list[Image.Image] = []
+    seen = count()
+
+    def add(frame: Still) -> None:
+        if next(seen) % 2 == 0:
+            frames.append(Image.fromarray(frame).reduce(2))
+
+    yield add
+    looping: dict[str, Any] = {"save_all": True, "append_images": frames[1:], "loop": 0}
+    frames[0].save(path, duration=round(2_000 / rate), quality=75, method=6, **looping)

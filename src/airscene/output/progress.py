@@ -1,4 +1,4 @@
-"""The live table of a training run: a line for every look at held-out scenes."""
+"""The live table of a training run: a line for every evaluation on held-out scenes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ from airscene.config import RunConfig
 from airscene.training.task import Column, Row
 
 SETTLED = 500
-"""Before so many steps, every run looks like a failure."""
+"""Steps before the first warning. Until then, every run looks like a failure."""
 
 
 @contextmanager
 def bar(steps: int, console: Console) -> Iterator[Callable[[int], None]]:
-    """A bar below the table, and what moves it to a step."""
+    """Show a bar below the table. Yields a function that moves the bar to a step."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -35,7 +35,7 @@ def bar(steps: int, console: Console) -> Iterator[Callable[[int], None]]:
 
 
 class Table:
-    """Prints a line for each row, and each warning once."""
+    """Print a line for each row, and each warning once."""
 
     def __init__(
         self,
@@ -56,14 +56,16 @@ class Table:
             self._line("", below, "")
 
     def add(self, row: Row) -> None:
-        """The line of one look."""
+        """Print the line of one evaluation."""
         config = self.config
         rate = (row.step - self.step) / max(row.seconds - self.seconds, 1e-9)
+        compiling = self.seconds == 0 and row.step < config.steps  # the rate says nothing yet
         self.step, self.seconds = row.step, row.seconds
         known = row.to_dict()
         cells = [self._cell(column, known.get(column.name, [])) for column in self.columns]
         left = int((config.steps - row.step) / rate)
-        self._line(f"{row.step:,}", cells, f"{rate:7.1f}  {left // 60}:{left % 60:02d}")
+        time = f"{rate:7.1f}  {left // 60}:{left % 60:02d}"
+        self._line(f"{row.step:,}", cells, "starting" if compiling else time)
         settled = row.step * 2 >= config.steps and row.step >= SETTLED
         for name, warning in zip(self.names, row.warnings, strict=True):
             text = f"  ! {name} {warning}"
@@ -84,7 +86,7 @@ class Table:
 
 
 def _spread(values: Sequence[float | None], digits: int, unit: str = "") -> str:
-    """One value, or the lowest, median and highest of several; a dash for none."""
+    """One value, or the lowest, median and highest of several; a dash if none is finite."""
     scaled = (100 if unit else 1) * np.array(values, float)
     if not np.isfinite(scaled).any():
         return "\N{EN DASH}"

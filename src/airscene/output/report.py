@@ -1,6 +1,6 @@
-"""The report of a run: one HTML page that holds everything it shows, fit to be sent to a colleague.
+"""The report of a run: one self-contained HTML page that can be sent to a colleague.
 
-Figures are inline; there is no script and no external resource. What is missing is left out.
+Figures are inline; the page has no script and no external resource. Missing results are left out.
 """
 
 import base64
@@ -75,11 +75,11 @@ def build_report(
     figures: dict[str, tuple[str, Figure]],
     measures: Measures,
 ) -> tuple[str, dict[str, bytes]]:
-    """The page, and its figures as PNGs by file name. `figures` maps a stem to caption, figure."""
+    """The page, and its figures as PNGs by file name. `figures` maps stems to (caption, figure)."""
     tables = section("Measures", _measures(result, measures))
     tables += section("How it was made", _facts(facts))
     pngs = _pngs(figures)
-    warnings = '<aside class="warnings"><strong>Please note</strong>'
+    warnings = '<aside class="warnings"><strong>Warnings</strong>'
     blocks = [
         _within('<section class="headline">', _headline(result, measures), "</section>"),
         _within(warnings, _warnings(result), "</aside>"),
@@ -97,14 +97,14 @@ def build_page(
     figures: dict[str, tuple[str, Figure]],
     sections: dict[str, list[list[str]]],
 ) -> tuple[str, dict[str, bytes]]:
-    """A page of figures, and of tables by their heading: rows of cells, the first one the head."""
+    """A page of figures and tables. `sections` maps headings to rows of cells, head row first."""
     pngs = _pngs(figures)
     blocks = [section(escape(heading), cells(rows)) for heading, rows in sections.items()]
     return document(title, escape(kicker), [_shown(figures, pngs), *blocks]), pngs
 
 
 def write(path: Path, page: str, pngs: dict[str, bytes]) -> Path:
-    """Write a page, and its figures into `figures` beside it."""
+    """Write a page, and its figures into the folder `figures` beside it."""
     for name, content in pngs.items():
         with atomic(path.parent / "figures" / name) as temporary:
             temporary.write_bytes(content)
@@ -113,7 +113,7 @@ def write(path: Path, page: str, pngs: dict[str, bytes]) -> Path:
 
 
 def document(title: str, kicker: str, blocks: list[str], style: str = "") -> str:
-    """A whole page; `style` adds to that of all pages."""
+    """A whole page; `style` is added to the common style sheet."""
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
@@ -143,7 +143,7 @@ def _shown(figures: dict[str, tuple[str, Figure]], pngs: dict[str, bytes]) -> st
 
 
 def cells(rows: list[list[str]]) -> str:
-    """A table of texts."""
+    """An HTML table of texts; the first row is its head."""
     lines = []
     for row, tag in zip(rows, ["th", *["td"] * len(rows)], strict=False):
         texts = [escape(cell).replace("-", "\N{MINUS SIGN}") for cell in row]
@@ -152,12 +152,12 @@ def cells(rows: list[list[str]]) -> str:
 
 
 def _within(opening: str, content: str, closing: str) -> str:
-    """Nothing around nothing."""
+    """Wrap the content in tags; empty content stays empty."""
     return f"{opening}{content}{closing}" if content else ""
 
 
 def section(heading: str, content: str) -> str:
-    """A heading and what is below it; nothing if that is nothing."""
+    """A heading with its content; empty if the content is empty."""
     return _within(f"<section><h2>{heading}</h2>", content, "</section>")
 
 
@@ -166,7 +166,7 @@ def _table(rows: list[str]) -> str:
 
 
 def _written(form: str, value: Any) -> str:
-    """A number as it is shown; an en dash for what is no number."""
+    """Format a number; an en dash for anything that is not a finite number."""
     if not isinstance(value, Real) or not math.isfinite(value):
         return "–"
     text = f"{100 * value:.1f}%" if form == "%" else f"{value:{form}}"
@@ -188,7 +188,7 @@ def _headline(result: dict[str, Any], measures: Measures) -> str:
 
 
 def _range(key: str, form: str, result: dict[str, Any]) -> str:
-    """The lowest and the highest value of all seeds, where there are several."""
+    """The lowest and the highest value of all seeds, if there are several."""
     values = (result.get("per_seed") or {}).get(key, [])
     values = [value for value in values if value is not None and math.isfinite(value)]
     if len(values) < 2:
@@ -203,7 +203,7 @@ def _warnings(result: dict[str, Any]) -> str:
 
 
 def _figure(number: int, caption: str, picture: bytes) -> str:
-    """A figure on a white card. Small ones share a row; wide ones scroll on a narrow screen."""
+    """A figure on a white card. Small figures share a row; wide ones scroll on narrow screens."""
     with Image.open(io.BytesIO(picture)) as image:
         width, height = (round(pixels / DENSITY) for pixels in image.size)
     return (
@@ -216,7 +216,7 @@ def _figure(number: int, caption: str, picture: bytes) -> str:
 
 
 def _seeds(result: dict[str, Any], measures: Measures) -> str:
-    """A row for each of several seeds; the one whose weights are kept is marked."""
+    """A table with a row for each of several seeds; the served seed is marked."""
     per_seed = result.get("per_seed") or {}
     shown = {key: m for key, m in measures.items() if m.per_seed and per_seed.get(key)}
     seeds = per_seed.get("seed") or []
@@ -226,7 +226,7 @@ def _seeds(result: dict[str, Any], measures: Measures) -> str:
     names = [m.short or m.label for m in shown.values()]
     rows = ["<tr><th>seed</th>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"]
     for seed, *values in zip(seeds, *(per_seed[key] for key in shown), strict=False):
-        mark, note = (' class="served"', "<i>served</i>") if seed == served else ("", "")
+        mark, note = (' class="served"', "<i>the model</i>") if seed == served else ("", "")
         pairs = zip(shown.values(), values, strict=True)
         texts = [_written(m.form, value) for m, value in pairs]
         cells = "".join(f"<td>{text}</td>" for text in texts)
@@ -246,7 +246,7 @@ def _measures(result: dict[str, Any], measures: Measures) -> str:
 
 
 def _facts(facts: dict[str, str]) -> str:
-    """A definition list; a command is set in a typewriter's face."""
+    """A definition list; commands are set in monospace."""
     items = []
     for name, fact in facts.items():
         text = escape(str(fact))

@@ -9,7 +9,7 @@ import jax
 
 
 def seconds(call: Callable[[], Any], repeats: int = 7) -> float:
-    """Median time of a call, after one to warm up."""
+    """Median time of a call, after one call to warm up."""
     jax.block_until_ready(call())
     times = []
     for _ in range(repeats):

@@ -1,15 +1,18 @@
-"""Renderers: scene parameters in, image out, batched.
+"""Renderers: batches of scene parameters in, images out.
 
-`Slots` are the parameters: for each of N slots whether something is there, what kind of thing, and
-its pose. A `Renderer` turns a batch of them into images, inside compiled programs, and needs no
-gradient: `differences.differentiable` gives any of them one.
+`Slots` holds the parameters: for each of N slots, whether it holds an object, the object's kind and
+its pose. A `Renderer` turns a batch of them into images, inside compiled programs. It needs no
+gradient: `differences.differentiable` adds one to any renderer.
 
-opengl.py    MuJoCo's OpenGL in a pool of processes (the reference; fast on a CPU)
-warp.py      MuJoCo Warp, ray casting in the compiled program (fast on a GPU)
-function.py  any Python function
-world.py     what stands on the table: one MJCF for the first two
-meshes.py    crockery, computed
-mesh_files.py  the same, from mesh files
+opengl.py      MuJoCo's OpenGL in a pool of processes (the reference; fast on a CPU)
+warp.py        MuJoCo Warp, ray casting in the compiled program (fast on a GPU)
+function.py    any Python function
+host.py        base class of renderers outside the compiled program: OpenGL and functions
+worker.py      a rendering process of the OpenGL pool
+differences.py gradients by finite differences
+world.py       the table and its objects: one MJCF for OpenGL and Warp
+meshes.py      computed meshes of crockery
+mesh_files.py  worlds with objects from mesh files
 """
 
 from abc import ABC, abstractmethod
@@ -26,37 +29,37 @@ from airscene.renderers.world import RENDER_SIZE, World
 
 
 class Slots(eqx.Module):
-    """The parameters of a scene, or of a batch of them: arrays of JAX or NumPy."""
+    """The parameters of a scene or a batch of scenes, as JAX or NumPy arrays."""
 
     present: Float[Any, "*batch slots"]
-    """1 where something is there, else 0."""
+    """1 if the slot holds an object, else 0."""
     kind: Int[Any, "*batch slots"]
-    """What it is: an index into the kinds."""
+    """Index of the object's kind."""
     pose: Float[Any, "*batch slots parameters"]
-    """Where it is: the continuous parameters, in their own units."""
+    """Continuous parameters of the object, in their own units."""
     camera: Float[Any, "*batch"] | None = None
-    """Where the camera stands on its orbit, in radians from the middle; None for a fixed one."""
+    """Angle of the camera on its orbit, in radians from the middle; None for a fixed camera."""
 
 
 class Appearance(eqx.Module):
-    """How a scene, or a batch of them, looks where it does not look as usual."""
+    """An appearance that replaces the usual one, of a scene or a batch of scenes."""
 
     colour: Float[Any, "*batch slots kinds 3"]
-    """Of a thing of each kind in each slot."""
+    """Colour of an object of each kind in each slot."""
     table: Float[Any, "*batch 3"]
     """The table's colour."""
     size: Int[Any, "*batch slots"]
-    """An index into the world's sizes."""
+    """Index into the world's sizes."""
     direction: Float[Any, "*batch 2"]
-    """What is added to x and y of the light's direction."""
+    """Offset of x and y of the light's direction."""
     diffuse: Float[Any, "*batch"]
-    """What the diffuse light is multiplied with."""
+    """Factor on the diffuse light."""
     ambient: Float[Any, "*batch"]
-    """What the ambient light is multiplied with."""
+    """Factor on the ambient light."""
 
 
 def usual_appearance(world: World, batch: int) -> Appearance:
-    """The look that scenes have without one."""
+    """The appearance of scenes for which none is given."""
     kinds, ones = len(world.kinds), np.ones(batch, np.float32)
     own = np.array([kind.colour for kind in world.kinds], np.float32)
     return Appearance(
@@ -70,7 +73,7 @@ def usual_appearance(world: World, batch: int) -> Appearance:
 
 
 def random_appearance(world: World, batch: int, rng: np.random.Generator) -> Appearance:
-    """Colours near the usual ones, three in ten of them any; other lights; all sizes."""
+    """Random lights and sizes; random colours, seven in ten of them near the usual one."""
     usual = usual_appearance(world, batch)
 
     def varied(colours: np.ndarray) -> np.ndarray:
@@ -91,7 +94,7 @@ def random_appearance(world: World, batch: int, rng: np.random.Generator) -> App
 
 
 class Renderer(ABC):
-    """Base class: called with a batch of scenes, gives their images, from 0 to 1."""
+    """Base class: a call with a batch of scenes returns their images, from 0 to 1."""
 
     size: int
     """Side of the images in pixels."""
@@ -101,15 +104,15 @@ class Renderer(ABC):
     def render(
         self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
-        """The images of a batch. Never differentiated, never vmapped: `__call__` sees to it."""
+        """The images of a batch. Needs no support for gradients or `vmap` (see `__call__`)."""
 
     def __call__(
         self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
-        """The images of a batch; under `vmap` (over seeds, say) all are rendered in one go."""
+        """The images of a batch; under `vmap` (for example over seeds), all in one call."""
 
         @jax.custom_batching.custom_vmap
-        def call(*args) -> Array:  # the slots, and a look if there is one
+        def call(*args) -> Array:  # the slots, and the look if given
             return self.render(*args)
 
         @call.def_vmap
@@ -125,8 +128,8 @@ class Renderer(ABC):
 
         return call(slots) if look is None else call(slots, look)
 
-    def close(self) -> None:  # noqa: B027  most have nothing to give back
-        """Give back what the renderer holds."""
+    def close(self) -> None:  # noqa: B027  most renderers hold no resources
+        """Release the resources of the renderer."""
 
     def __enter__(self):
         return self
@@ -136,10 +139,10 @@ class Renderer(ABC):
 
 
 def make_renderer(name: str, world: World, size: int, rays: int = 0) -> Renderer:
-    """`opengl` or `warp`; `auto` is Warp where JAX has a GPU, else OpenGL.
+    """A renderer by name: `opengl`, `warp`, or `auto` for Warp if JAX has a GPU, else OpenGL.
 
-    rays: rays a pixel along each axis (OpenGL: pixels that are averaged); 0 for as many as make up
-    128 pixels.
+    rays: rays per pixel along each axis (OpenGL: rendered pixels averaged into one); 0 for
+    128 / size.
     """
     name = resolved(name)
     if name == "opengl":
@@ -150,11 +153,11 @@ def make_renderer(name: str, world: World, size: int, rays: int = 0) -> Renderer
         from airscene.renderers.warp import Warp
 
         return Warp(world, size, rays or None)
-    raise AirsceneError(f"no renderer {name!r}; there are auto, opengl, warp")
+    raise AirsceneError(f"no renderer {name!r}; available: auto, opengl, warp")
 
 
 def resolved(name: str) -> str:
-    """`auto` as what it stands for on this machine."""
+    """The name of the renderer, with `auto` resolved for this machine."""
     if name != "auto":
         return name
     return "opengl" if jax.default_backend() == "cpu" else "warp"
@@ -163,7 +166,7 @@ def resolved(name: str) -> str:
 def box_average(
     images: Float[Any, "*batch side side channels"], size: int
 ) -> Float[Any, "*batch out out channels"]:
-    """Images (of JAX or NumPy) reduced to `size` by averaging squares of pixels."""
+    """JAX or NumPy images, reduced to `size` by averaging squares of pixels."""
     side, channels = images.shape[-2], images.shape[-1]
     if side % size:
         raise AirsceneError(f"an image of {side} pixels cannot be averaged to {size}")

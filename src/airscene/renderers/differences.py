@@ -1,9 +1,9 @@
-"""Finite differences: a gradient for any renderer.
+"""Gradients of any renderer by finite differences.
 
-The Jacobian of the images with respect to the poses is taken by differences when the gradient is
-asked for, all scenes of a batch and all their displaced copies in one call of the renderer. What a
-step is, is a property of the parameter: too small, and no pixel's sample crosses an edge; too
-large, and the difference is no derivative.
+When a gradient is needed, the Jacobian of the images with respect to the poses is computed by
+finite differences: one call of the renderer for all scenes of a batch and all their displaced
+copies. Each parameter has its own step. If the step is too small, no pixel changes; if it is too
+large, the difference is a poor estimate of the derivative.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ def differentiable(
 ) -> Callable[[Slots], Images]:
     """`render` with a gradient with respect to the poses, by forward or central differences.
 
-    `steps` has a step for each parameter of a pose; where scenes say where the camera is,
-    `camera_step` is its own. The gradient of things that are not present is zero. What is present,
-    and of what kind, has none.
+    `steps` holds a step for each parameter of a pose; `camera_step` is the step of the camera's
+    angle, if scenes have one. The gradient of absent objects is zero. Presence and kind have no
+    gradient.
     """
-    sizes = np.asarray(steps, np.float32)  # no tracer, whoever asks first
+    sizes = np.asarray(steps, np.float32)  # NumPy, so that no tracer leaks
 
     @jax.custom_vjp
     def rendered(pose: Array, camera: Array | None, present: Array, kind: Array) -> Images:
@@ -41,7 +41,7 @@ def differentiable(
     ) -> tuple[Images, tuple[Array, Array]]:
         batch, n, p = pose.shape
         turning = camera is not None
-        count = n * p + turning  # of what can be displaced
+        count = n * p + turning  # number of displacements
         moves = jnp.eye(count, n * p).reshape(count, n, p) * sizes
         turns = camera_step * jnp.eye(count)[:, -1] * turning
         both = [-moves], [-turns]

@@ -12,11 +12,11 @@ from airscene.renderers.host import HostRenderer
 
 
 class Function(HostRenderer):
-    """Calls `draw(present, kind, pose)` for one scene after the other.
+    """A renderer that calls `draw(present, kind, pose)` for each scene.
 
-    It gets NumPy arrays (slots,), (slots,) and (slots, parameters), and returns a square image of
-    `frame_size` pixels: (side, side) or (side, side, channels), uint8, or float from 0 to 1. It is
-    averaged down to `size`.
+    The function takes NumPy arrays of shapes (slots,), (slots,) and (slots, parameters). It returns
+    a square image of side `frame_size`: (side, side) or (side, side, channels), uint8, or float
+    from 0 to 1. The image is averaged down to `size`.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class Function(HostRenderer):
         self.draw, self.size, self.frame_size, self.channels = draw, size, frame_size, channels
 
     def rows(self, slots: Slots, look: Appearance | None = None) -> Float[Array, "batch numbers"]:
-        """The number of slots, then everything, with zeros for what is not there."""
+        """The number of slots, then all parameters, with zeros for empty slots."""
         if look is not None:
-            raise AirsceneError("a function knows no looks: it draws scenes as it does")
+            raise AirsceneError("a function renderer cannot change the appearance of scenes")
         batch, n = slots.present.shape
         here = slots.present > 0
         kind, pose = jnp.where(here, slots.kind, 0), jnp.where(here[..., None], slots.pose, 0)
@@ -41,7 +41,7 @@ class Function(HostRenderer):
     def images(
         self, rows: Float[np.ndarray, "batch numbers"]
     ) -> Float[np.ndarray, "batch size size channels"]:
-        """Drawn one by one."""
+        """The images of the rows, one call of the function each."""
         return np.stack([box_average(self._frame(row), self.size) for row in rows])
 
     def _frame(self, row: np.ndarray) -> Float[np.ndarray, "side side channels"]:
@@ -51,9 +51,9 @@ class Function(HostRenderer):
         image = image[..., None] if image.ndim == 2 else image
         expected = (self.frame_size, self.frame_size, self.channels)
         if image.shape != expected:
-            raise AirsceneError(f"the function drew {image.shape}, expected {expected}")
+            raise AirsceneError(f"the function returned shape {image.shape}, expected {expected}")
         if image.dtype == np.uint8:
             return image.astype(np.float32) / 255
         if not np.issubdtype(image.dtype, np.floating):
-            raise AirsceneError(f"the function drew {image.dtype}, expected uint8 or float")
+            raise AirsceneError(f"the function returned {image.dtype}, expected uint8 or float")
         return np.clip(image, 0, 1).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Renderers that run outside of the compiled program: called back with rows of numbers.
+"""Renderers outside the compiled program, which calls them back with rows of numbers.
 
-Equal rows are rendered once. That is where it pays: the displaced copies of what is not there, and
-the empty scene, are the same in a whole batch.
+Equal rows are rendered once. This saves work because the empty scene and the displaced copies of
+absent objects are the same throughout a batch.
 """
 
 import logging
@@ -19,29 +19,29 @@ from airscene.errors import AirsceneError
 from airscene.renderers import Appearance, Renderer, Slots
 
 ONE_AT_A_TIME = threading.RLock()
-"""A compiled program may make two calls at once."""
+"""Serialises callbacks: a compiled program may make two at the same time."""
 
 
 class HostRenderer(Renderer):
-    """Base class: rows of numbers to images."""
+    """Base class: turns rows of numbers into images."""
 
     failure: Exception | None = None
-    """Why the last call failed: see `clear_errors`."""
+    """The error of the last call, if it failed: see `clear_errors`."""
 
     @abstractmethod
     def rows(self, slots: Slots, look: Appearance | None = None) -> Float[Array, "batch numbers"]:
-        """All that an image depends on."""
+        """For each scene, all numbers that its image depends on."""
 
     @abstractmethod
     def images(
         self, rows: Float[np.ndarray, "batch numbers"]
     ) -> Float[np.ndarray, "batch size size channels"]:
-        """The images of these rows, all different."""
+        """The images of these rows, no two of which are equal."""
 
     def render(
         self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
-        """Images by a callback."""
+        """The images of a batch, by a callback."""
         rows = self.rows(slots) if look is None else self.rows(slots, look)
         shape = (rows.shape[0], self.size, self.size, self.channels)
         result = jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -60,10 +60,10 @@ class HostRenderer(Renderer):
 
 @contextmanager
 def clear_errors(renderer: Renderer) -> Iterator[None]:
-    """Let what went wrong in a renderer appear as what it is.
+    """Raise the original exception of a renderer that failed.
 
-    A compiled program wraps what its callbacks raise, traceback and all, into the text of a
-    JaxRuntimeError, or of a ValueError where it had run before.
+    A compiled program turns an exception in a callback, including its traceback, into the text of
+    a JaxRuntimeError, or of a ValueError if the program had run before.
     """
     if isinstance(renderer, HostRenderer):
         renderer.failure = None
@@ -79,13 +79,13 @@ def clear_errors(renderer: Renderer) -> Iterator[None]:
 def draw(
     renderer: Renderer, slots: Slots, look: Appearance | None = None
 ) -> Float[np.ndarray, "batch size size channels"]:
-    """Images of a batch, outside of a compiled program."""
+    """Images of a batch, for calls outside a compiled program."""
     with clear_errors(renderer):
         return np.asarray(jax.jit(renderer)(*jax.tree.map(jnp.asarray, (slots, look))))
 
 
 def _worth_logging(record: logging.LogRecord) -> bool:
-    """JAX logs what a callback raises, with its traceback; our one line will be shown anyway."""
+    """False for an `AirsceneError` in a callback, which JAX would log with a traceback."""
     return not (record.exc_info and isinstance(record.exc_info[1], AirsceneError))
 
 

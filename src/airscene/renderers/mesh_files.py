@@ -1,7 +1,7 @@
-"""A table with things from mesh files: OBJ or STL, in metres, z up, standing at z = 0.
+"""Worlds with objects from mesh files: OBJ or STL, in metres, z up, standing at z = 0.
 
-Wherever the origin of a file is, a thing's position is the middle of what it stands on: a pan is
-where its round part is, whatever the length of its handle.
+An object's position is the middle of its base, wherever the origin of the file is. The position of
+a pan is the middle of its round part, whatever the length of its handle.
 """
 
 import re
@@ -18,18 +18,18 @@ from airscene.errors import AirsceneError
 from airscene.renderers.world import NEARER, Colour, ThingKind, World
 
 LITE = "_lite"
-"""Ends the stems of coarser meshes."""
+"""Suffix of the file stems of coarser meshes."""
 TEXTURED = 0.84
-"""As bright as the light does not cut off before it meets the texture: see `OBJECTS`."""
+"""Brightness of textured objects, the highest that OpenGL does not clip: see `OBJECTS`."""
 
 
 def world_from_files(
     folder: str | Path, slots: int = 3, orbit: bool = False, plain: bool = False
 ) -> World:
-    """A world with a kind for each mesh of a folder, in the order of their names.
+    """A world with one kind for each mesh in a folder, in the order of their names.
 
-    `cup.obj` is shown with the texture `cup.png` where there is one. plain: takes a coarser mesh,
-    `cup_lite.stl`, where there is one, in one colour, the mean of the texture.
+    `cup.obj` has the texture `cup.png` if that file exists.
+    plain: use the coarser mesh `cup_lite.stl` if it exists, in the mean colour of the texture.
     """
     found: dict[str, list[Path]] = {}
     for path in sorted(Path(folder).glob("*")):
@@ -52,7 +52,7 @@ def _kind(stem: str, path: Path, plain: bool) -> ThingKind:
         name, f'type="mesh" mesh="{name}" material="{name}"', symmetry=360.0, mesh=mesh
     )
     picture = path.with_name(f"{stem}.png")
-    if picture.exists() and (plain or path.suffix.lower() != ".obj"):  # STL knows no textures
+    if picture.exists() and (plain or path.suffix.lower() != ".obj"):  # STL has no textures
         kind = replace(kind, colour=_mean_colour(picture))
     elif picture.exists():
         file = f"file={quoteattr(str(picture))}"
@@ -68,13 +68,13 @@ def _mean_colour(path: Path) -> Colour:
             pixels = np.asarray(image.convert("RGB"))
     except OSError:
         raise AirsceneError(f"cannot read {path} as an image") from None
-    used = pixels.max(axis=-1) > 16  # black fills what no triangle uses
+    used = pixels.max(axis=-1) > 16  # black fills the unused parts of a texture
     r, g, b = (pixels[used] if used.any() else pixels.reshape(-1, 3)).mean(axis=0) / 255
     return round(float(r), 3), round(float(g), 3), round(float(b), 3)
 
 
 def _vertices(kind: ThingKind, path: Path) -> Float[np.ndarray, "vertices 3"]:
-    """As MuJoCo reads them."""
+    """The vertices of a mesh, as MuJoCo reads them."""
     try:
         mujoco = import_module("mujoco")
     except ImportError:
@@ -90,12 +90,12 @@ def _vertices(kind: ThingKind, path: Path) -> Float[np.ndarray, "vertices 3"]:
 
 
 def _centre(vertices: Float[np.ndarray, "vertices 3"]) -> Float[np.ndarray, "2"]:
-    """The middle of what is low: handles are not."""
+    """The middle of the lowest 15% of a mesh, which leaves out handles."""
     z = vertices[:, 2]
     low = vertices[z <= z.min() + 0.15 * np.ptp(z), :2]
     return (low.min(axis=0) + low.max(axis=0)) / 2
 
 
 def _radius(vertices: Float[np.ndarray, "vertices 3"]) -> float:
-    """Half of what is the smaller width as seen from above: a handle is no part of it."""
+    """Half of the smaller width as seen from above, which leaves out handles."""
     return float(np.min(np.ptp(vertices[:, :2], axis=0)) / 2)

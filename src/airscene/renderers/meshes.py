@@ -1,7 +1,7 @@
-"""Crockery as meshes, computed: profiles turned about the z axis, and handles.
+"""Computed meshes of crockery: profiles turned about the z axis, and handles.
 
-Metres, the base at z = 0, the round part centred at the origin, handles along x. At most 300
-triangles each: what a ray caster has to try for every pixel.
+Units are metres; the base is at z = 0, the round part is centred at the origin, handles lie along
+x. Each mesh has at most 300 triangles, to keep ray casting fast.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ Mesh = tuple[Vertices, Faces]
 
 
 def cup() -> Mesh:
-    """9 cm wide, 10 cm high, with a handle of 4 cm."""
+    """A cup, 9 cm wide and 10 cm high, with a handle of 4 cm."""
     profile = [(0.036, 0), (0.042, 0.012), (0.045, 0.1), (0.040, 0.1), (0.036, 0.012)]
     turn = np.linspace(-0.5, 0.5, 8) * np.pi
     path = np.stack([0.040 + 0.040 * np.cos(turn), 0 * turn, 0.052 + 0.031 * np.sin(turn)], axis=-1)
@@ -21,19 +21,19 @@ def cup() -> Mesh:
 
 
 def pan() -> Mesh:
-    """20 cm wide, 5 cm high, with a straight handle of 15 cm."""
+    """A pan, 20 cm wide and 5 cm high, with a straight handle of 15 cm."""
     profile = [(0.085, 0), (0.1, 0.05), (0.094, 0.05), (0.08, 0.005)]
     path = np.array([[0.093, 0, 0.036], [0.13, 0, 0.045], [0.19, 0, 0.05], [0.25, 0, 0.05]])
     return joined(lathe(profile, 28), tube(path, wide=0.026, thick=0.014))
 
 
 def plate() -> Mesh:
-    """26 cm wide, 2.5 cm high."""
+    """A plate, 26 cm wide and 2.5 cm high."""
     return lathe([(0.08, 0), (0.13, 0.021), (0.13, 0.025), (0.092, 0.015), (0.08, 0.006)], 28)
 
 
 def lathe(profile: list[tuple[float, float]], sides: int) -> Mesh:
-    """A profile (r, z) turned about the z axis, from the outer base to the inner bottom; closed."""
+    """A closed mesh: a profile (r, z), from outer base to inner bottom, turned about the z axis."""
     turn = 2 * np.pi * np.arange(sides) / sides
     r, z = (np.array(column)[:, None] for column in zip(*profile, strict=True))
     rings = np.stack([r * np.cos(turn), r * np.sin(turn), np.broadcast_to(z, (len(r), sides))], -1)
@@ -48,7 +48,7 @@ def lathe(profile: list[tuple[float, float]], sides: int) -> Mesh:
 
 
 def tube(path: Float[np.ndarray, "points 3"], wide: float, thick: float) -> Mesh:
-    """A bar with a rectangular section along a path in the plane y = 0; closed."""
+    """A closed bar with a rectangular section along a path in the plane y = 0."""
     ahead = np.gradient(path, axis=0)
     ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
     out = np.cross(ahead, [0.0, 1.0, 0.0])
@@ -61,7 +61,7 @@ def tube(path: Float[np.ndarray, "points 3"], wide: float, thick: float) -> Mesh
 
 
 def _sides(rings: int, here: Int[np.ndarray, " sides"]) -> Faces:
-    """Two triangles for each side between a ring and the next."""
+    """Two triangles for each side between consecutive rings."""
     n, there = len(here), np.roll(here, -1)
     halves = (here, there, there + n), (here, there + n, here + n)
     first = np.concatenate([np.stack(half, axis=-1) for half in halves])
@@ -69,13 +69,13 @@ def _sides(rings: int, here: Int[np.ndarray, " sides"]) -> Faces:
 
 
 def joined(*meshes: Mesh) -> Mesh:
-    """Several meshes as one."""
+    """Join several meshes into one."""
     starts = np.cumsum([0, *(len(vertices) for vertices, _ in meshes)])
     faces = [start + faces for start, (_, faces) in zip(starts, meshes, strict=False)]
     return np.concatenate([vertices for vertices, _ in meshes]), np.concatenate(faces)
 
 
 def inline(mesh: Mesh) -> str:
-    """Attributes of an MJCF mesh."""
+    """The attributes of an MJCF mesh element."""
     vertex, face = (" ".join(f"{x:.6g}" for x in part.ravel()) for part in mesh)
     return f'vertex="{vertex}" face="{face}"'

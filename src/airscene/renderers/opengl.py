@@ -1,4 +1,4 @@
-"""MuJoCo's OpenGL in a pool of processes, one for each core, with shared memory."""
+"""MuJoCo's OpenGL renderer in a pool of processes with shared memory, one per core."""
 
 import contextlib
 import importlib.util
@@ -23,15 +23,15 @@ from airscene.renderers.host import HostRenderer
 from airscene.renderers.world import RENDER_SIZE, World
 
 MEMORY = 2**24
-"""Bytes of images that a pool shares; more are rendered in several goes."""
+"""Bytes of shared memory for images; larger batches are rendered in several parts."""
 BACKENDS = ("cgl", "glfw") if sys.platform == "darwin" else ("egl", "osmesa")
-"""Tried in this order where MUJOCO_GL is not set."""
+"""Backends to try, in this order, if MUJOCO_GL is not set."""
 SECONDS_TO_END = 5
 WORKER = Path(__file__).with_name("worker.py")
 
 
 class OpenGL(HostRenderer):
-    """Renders frames with MuJoCo's own renderer, and averages them down to `size`.
+    """A renderer that averages frames of MuJoCo's own renderer down to `size`.
 
     Use as a context manager, or call `close`.
     """
@@ -65,7 +65,7 @@ class OpenGL(HostRenderer):
         self._finalizer = weakref.finalize(self, self._pool.close)
 
     def rows(self, slots: Slots, look: Appearance | None = None) -> Float[Array, "batch numbers"]:
-        """Position and quaternion of every body; for a look, the light and all colours as well."""
+        """Position and quaternion of every body; with a look, also the light and all colours."""
         bodies = self.world.mocap(slots, look)
         parts = [bodies] if look is None else [bodies, *reversed(self.world.paint(look))]
         return jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
@@ -73,7 +73,7 @@ class OpenGL(HostRenderer):
     def images(
         self, rows: Float[np.ndarray, "batch numbers"]
     ) -> Float[np.ndarray, "batch size size 3"]:
-        """Rendered by all processes, each its share."""
+        """The images of the rows, divided among all processes."""
         if not self._finalizer.alive:
             raise AirsceneError("this renderer is closed")
         images = np.empty((len(rows), self.size, self.size, 3), np.float32)
@@ -88,11 +88,11 @@ class OpenGL(HostRenderer):
 
 
 class _Died(AirsceneError):
-    """A rendering process is gone."""
+    """A rendering process has ended unexpectedly."""
 
 
 class _Worker:
-    """One process, and the lines that go to and fro."""
+    """One process, and the pipes to talk to it line by line."""
 
     def __init__(self, environment: dict[str, str], log: IO[str]):
         self.log, self.busy = log, False
@@ -103,13 +103,13 @@ class _Worker:
             stderr=log,
             text=True,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for us to handle
+            start_new_session=True,  # only the parent handles Ctrl-C
         )
         assert self.process.stdin and self.process.stdout
         self.input, self.output = self.process.stdin, self.process.stdout
 
     def tell(self, line: str) -> None:
-        """Ask for something."""
+        """Send a request."""
         self.busy = True
         try:
             self.input.write(line + "\n")
@@ -118,7 +118,7 @@ class _Worker:
             raise self._died() from None
 
     def hear(self) -> str:
-        """Wait for the answer."""
+        """Wait for the answer to the last request."""
         answer = self.output.readline().strip()
         if not answer:
             raise self._died()
@@ -126,13 +126,13 @@ class _Worker:
         return answer
 
     def hang_up(self) -> None:
-        """Close both pipes: a process that waits for work ends."""
+        """Close both pipes, which ends a waiting process."""
         for pipe in (self.input, self.output):
-            with contextlib.suppress(OSError):  # what was not yet sent to a process that is gone
+            with contextlib.suppress(OSError):  # unsent data for a process that has ended
                 pipe.close()
 
     def end(self) -> int:
-        """Wait until it has ended, or end it."""
+        """Wait for the process to end, kill it if it does not, and return its status."""
         try:
             return self.process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -141,10 +141,10 @@ class _Worker:
 
     def _died(self) -> _Died:
         status = self.end()
-        how = f"killed by {_signal(-status)}" if status < 0 else f"gone with status {status}"
+        how = f"was killed by {_signal(-status)}" if status < 0 else f"ended with status {status}"
         self.log.seek(0)
         last = self.log.read().strip().splitlines()[-1:]
-        return _Died(": ".join([f"a rendering process is {how}", *last]))
+        return _Died(": ".join([f"a rendering process {how}", *last]))
 
 
 class _Pool:
@@ -156,11 +156,11 @@ class _Pool:
         self.workers: list[_Worker] = []
         self.log = tempfile.TemporaryFile("a+")  # noqa: SIM115  closed by `close`
         try:
-            # The files go as soon as everyone has mapped them: whatever happens, none stay behind.
+            # Delete the files as soon as all processes have mapped them: none are left behind.
             with tempfile.TemporaryDirectory(prefix="airscene-", dir=_shared()) as folder:
                 rows, images = (str(Path(folder) / name) for name in ("rows", "images"))
                 task = {**task, "capacity": self.capacity, "rows": rows, "images": images}
-                most = (self.capacity, task["bodies"] * 10 + 12)  # numbers of a row with a look
+                most = (self.capacity, task["bodies"] * 10 + 12)  # length of a row with a look
                 self.rows = np.memmap(rows, np.float32, "w+", shape=most)
                 shape = (self.capacity, size, size, 3)
                 self.images = np.memmap(images, np.float32, "w+", shape=shape)
@@ -176,8 +176,8 @@ class _Pool:
             raise AirsceneError(f"MuJoCo cannot render this world: {wrong[0]}")
 
     def render(self, rows: np.ndarray, out: np.ndarray) -> None:
-        """Images of at most `capacity` rows."""
-        self._settle()  # an interrupt may have left someone at work
+        """Render at most `capacity` rows into `out`."""
+        self._settle()  # an interrupt may have left processes at work
         self.rows[: len(rows), : rows.shape[1]] = rows
         edges = np.linspace(0, len(rows), len(self.workers) + 1).astype(int)
         for worker, start, end in zip(self.workers, edges[:-1], edges[1:], strict=True):
@@ -212,26 +212,26 @@ def _start(backends: tuple[str, ...], workers: int, task: dict[str, Any]) -> _Po
         except _Died as error:
             reasons.append(f"{backend}: {error}")
     raise AirsceneError(
-        "MuJoCo finds no OpenGL to render with; on Debian: apt-get install libosmesa6 "
+        "MuJoCo found no OpenGL backend that works; on Debian, try apt-get install libosmesa6 "
         f"({'; '.join(reasons)})"
     )
 
 
 def _environment(backend: str) -> dict[str, str]:
-    """Of a worker. One thread each: Mesa's own would fight over the same cores."""
+    """The environment of a worker, with one thread: the workers together use all cores."""
     ours = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
     return {**ours, "MUJOCO_GL": backend, "LP_NUM_THREADS": "0"}
 
 
 def _shared() -> str | None:
-    """A folder in memory, where there is one with room."""
+    """A folder in memory, if one exists and has room."""
     folder = Path("/dev/shm")
     roomy = folder.is_dir() and shutil.disk_usage(folder).free > 2 * MEMORY
     return str(folder) if roomy else None
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 

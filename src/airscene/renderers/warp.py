@@ -15,7 +15,7 @@ from airscene.renderers.world import RENDER_SIZE, World
 
 
 class Warp(Renderer):
-    """Casts `samples` x `samples` rays a pixel: 4 x 4 at 32 pixels are the rays of 128 pixels."""
+    """A ray caster with `samples` x `samples` rays per pixel; by default, 128 x 128 per image."""
 
     def __init__(self, world: World, size: int, samples: int | None = None):
         try:
@@ -35,7 +35,7 @@ class Warp(Renderer):
     def render(
         self, slots: Slots, look: Appearance | None = None
     ) -> Float[Array, "batch size size channels"]:
-        """Images of a batch; each size of batch has its own worlds, with looks and without."""
+        """The images of a batch; each batch size has its own worlds, with and without looks."""
         batch = slots.present.shape[0]
         which = batch, look is not None
         if which not in self._programs:
@@ -49,14 +49,14 @@ class Warp(Renderer):
             opaque = jnp.pad(colours, [(0, 0), (0, 0), (0, 1)], constant_values=1.0)
             inputs += [opaque, *(light[:, i : i + 1] for i in range(3))]
         (pixels,) = self._programs[which](*inputs)
-        if self.samples == 1:  # packed 0xAARRGGBB, cut off: on average half a level too dark
+        if self.samples == 1:  # packed 0xAARRGGBB, rounded down: half a level too dark on average
             pixels = jnp.stack([(pixels >> shift) & 255 for shift in (16, 8, 0)], axis=-1)
             pixels = jnp.where((pixels > 0) & (pixels < 255), pixels + 0.5, pixels)
         image = pixels.astype(jnp.float32) / (255 * self.samples**2)
         return image.reshape(batch, self.size, self.size, 3)
 
     def _program(self, batch: int, looks: bool) -> Callable:
-        """Worlds for a batch, and the call that renders them."""
+        """Create the worlds of a batch, and return the call that renders them."""
         mjw, wp, size = self._mjw, self._wp, self.size
         model = mjw.put_model(self._model)
         data = mjw.put_data(self._model, self._data, nworld=batch)
@@ -89,7 +89,7 @@ class Warp(Renderer):
             wp.copy(model.light_diffuse, diffuse)
             cast(pos, quat, out)
 
-        if looks:  # else all worlds share one
+        if looks:  # otherwise all worlds share one look
             model.geom_rgba = wp.zeros((batch, self._model.ngeom), dtype=wp.vec4)
             for name in ("light_dir", "light_ambient", "light_diffuse"):
                 setattr(model, name, wp.zeros((batch, 1), dtype=wp.vec3))

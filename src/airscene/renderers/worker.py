@@ -1,11 +1,10 @@
-"""A process that renders with MuJoCo's OpenGL. It runs as a script, and imports nothing of ours.
+"""A process that renders with MuJoCo's OpenGL. It runs as a script and does not import airscene.
 
-Standard input: first a line of JSON (see `main`), then lines "START END NUMBERS"; for each it
-renders those rows of the file `rows`, which have so many numbers, puts the frames, averaged, into
-the file `images`, and answers "ok". A row has 7 numbers for each body: position and quaternion. If
-there are more, they are the light's direction, ambient and diffuse colour, and the colours of the
-table and of every body.
-MuJoCo reads MUJOCO_GL.
+The first line of standard input is JSON (see `main`). Each further line is "START END NUMBERS". The
+process then renders these rows of the file `rows`, with NUMBERS numbers each, writes the averaged
+frames to the file `images`, and answers "ok". A row has 7 numbers for each body: position and
+quaternion. Further numbers are the light's direction, ambient and diffuse colour, and the colours
+of the table and of every body. The environment variable MUJOCO_GL selects MuJoCo's backend.
 """
 
 import importlib
@@ -27,7 +26,7 @@ def main() -> None:
     try:
         model = mujoco.MjModel.from_xml_string(task["mjcf"])
         renderer = mujoco.Renderer(model, side, side)
-    except ValueError as error:  # no fault of OpenGL's
+    except ValueError as error:  # the world is wrong, not OpenGL
         answer(" ".join(str(error).split()))
         return
     data = mujoco.MjData(model)
@@ -57,7 +56,7 @@ def main() -> None:
 
 
 def painter(model: Any) -> Callable[[np.ndarray], None]:
-    """What gives a model the look of a row, or its own back for an empty one."""
+    """A function that gives a model the look of a row; an empty row restores the usual look."""
     fields = model.light_dir, model.light_ambient, model.light_diffuse
     changed = (*fields, model.light_pos, model.geom_rgba)
     usual = [field.copy() for field in changed]
@@ -78,14 +77,14 @@ def painter(model: Any) -> Callable[[np.ndarray], None]:
 
 
 def answers() -> Callable[[str], None]:
-    """What tells the parent a line. All that libraries print goes to standard error instead."""
+    """A function that sends a line to the parent. Other output goes to standard error."""
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
     def answer(text: str) -> None:
         try:
             print(text, file=pipe, flush=True)
-        except BrokenPipeError:  # the parent is gone
+        except BrokenPipeError:  # the parent has ended
             os._exit(0)
 
     return answer

@@ -1,9 +1,9 @@
-"""A table and what may stand on it: one MJCF for every renderer, and how scenes move its bodies.
+"""A table and the objects on it: one MJCF for all renderers, and the placement of its bodies.
 
-Convention: metres; x to the right and y away from the camera (where it moves: from the middle of
-its orbit), the table's centre at the origin and its top at z = 0; yaw is the angle in radians about
-z. Every slot has a body of each kind; those that a scene does not use are parked out of sight,
-which renders like not being there. A camera on an orbit is on a body as well, the first.
+Conventions: units are metres; x points to the right and y away from the camera (if the camera
+moves: from the middle of its orbit). The table's centre is at the origin and its top at z = 0. Yaw
+is the angle in radians about z. Every slot has a body of each kind; bodies that a scene does not
+use are parked out of sight. A camera on an orbit is attached to a body of its own, the first.
 """
 
 import re
@@ -24,18 +24,18 @@ Colour = tuple[float, float, float]
 
 PARKED = (0.0, 0.0, 100.0)
 RENDER_SIZE = 128
-"""Pixels of a rendered image, before it is reduced."""
+"""Side in pixels of a rendered image, before it is reduced."""
 
 
 @dataclass(frozen=True)
 class Camera:
-    """Where the pictures are taken from."""
+    """The position and view of the camera."""
 
     position: tuple[float, float, float]
     x: tuple[float, float, float]
-    """The direction that is to the right in the image."""
+    """The direction that points right in the image."""
     y: tuple[float, float, float]
-    """The direction that is up in the image."""
+    """The direction that points up in the image."""
     fovy: float
 
     def mjcf(self, name: str) -> str:
@@ -46,12 +46,12 @@ class Camera:
 
 CAMERA = Camera((0.0, -0.95, 0.85), (1.0, 0.0, 0.0), (0.0, 0.67, 0.75), fovy=47.0)
 NEARER = Camera((0.0, -0.8, 0.95), (1.0, 0.0, 0.0), (0.0, 0.765, 0.644), fovy=42.0)
-"""More from above, so that less is hidden; the table fills the image."""
+"""A steeper view, in which less is hidden; the table fills the image."""
 
 
 @dataclass(frozen=True)
 class Light:
-    """The light from above. Another comes from the camera, and is always the same."""
+    """The light from above. A second light, at the camera, never changes."""
 
     direction: tuple[float, float, float] = (-0.45, 0.3, -1.0)
     diffuse: float = 0.5
@@ -60,26 +60,26 @@ class Light:
 
 @dataclass(frozen=True)
 class ThingKind:
-    """Something that can stand on the table."""
+    """A kind of object that can stand on the table."""
 
     name: str
     geom: str
-    """Attributes of its MJCF geom. Mesh and material, if any, have the kind's name."""
+    """Attributes of the MJCF geom. Mesh and material, if any, have the kind's name."""
     symmetry: float
-    """The smallest turn in degrees that changes nothing; 0 for any turn."""
+    """The smallest turn in degrees that changes nothing; 0 if no turn can be seen."""
     radius: float = 0.1
-    """Of its round part as seen from above, in metres."""
+    """Radius in metres of the round part, as seen from above."""
     colour: Colour = (0.6, 0.6, 0.6)
-    """Of its material; it is multiplied with the texture."""
+    """Colour of the material, multiplied with the texture."""
     texture: str = ""
-    """Attributes of its MJCF texture, if it has one."""
+    """Attributes of the MJCF texture; empty without one."""
     mesh: str = ""
-    """Attributes of its MJCF mesh, if it has one."""
+    """Attributes of the MJCF mesh; empty without one."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The table, its kinds of things, and how many of each there can be."""
+    """The table, the kinds of objects, and the largest number of objects."""
 
     kinds: tuple[ThingKind, ...]
     slots: int
@@ -87,16 +87,16 @@ class World:
     orbit: bool = False
     """Whether the camera moves on a circle about z."""
     sizes: tuple[float, ...] = (1.0,)
-    """What things can be scaled by, chosen by `Appearance.size`: there is a body for each."""
+    """Scale factors of objects, selected by `Appearance.size`; each has its own body."""
     light: Light = field(default_factory=Light)
     shadows: bool = False
-    """For OpenGL; Warp has shadows of its own, and none here."""
+    """Whether OpenGL draws shadows; Warp is set up without them."""
     table: Colour = (0.55, 0.43, 0.32)
     repeats: bool = True
-    """Whether there can be two of a kind; if not, each slot has a kind of its own."""
+    """Whether a scene can hold two objects of a kind; if not, slot i is always of kind i."""
 
     def mjcf(self, extra: str = "", without_bodies: bool = False) -> str:
-        """The MJCF. `extra` is put into its worldbody."""
+        """The world as MJCF, with `extra` in its worldbody."""
         names = [
             (f"{kind.name}{slot}" + (f"x{size}" if len(self.sizes) > 1 else ""), kind, size)
             for slot in range(self.slots)
@@ -118,7 +118,7 @@ class World:
             extra=extra,
             table=_text(self.table),
             direction=_text(self.light.direction),
-            above=_text(-2 * v for v in self.light.direction),  # from where shadows are cast
+            above=_text(-2 * v for v in self.light.direction),  # where shadows are cast from
             diffuse=_text((self.light.diffuse,) * 3),
             ambient=_text((self.light.ambient,) * 3),
             castshadow=str(self.shadows).lower(),
@@ -127,12 +127,12 @@ class World:
 
     @property
     def bodies(self) -> int:
-        """How many bodies move, the camera's included."""
+        """Number of moving bodies, including the camera's."""
         return self.slots * len(self.kinds) * len(self.sizes) + self.orbit
 
     @property
     def usual_size(self) -> int:
-        """Index of the size that things have without a look."""
+        """Index of the size that objects have without a look."""
         return min(range(len(self.sizes)), key=lambda i: abs(self.sizes[i] - 1))
 
     def mocap(
@@ -141,9 +141,9 @@ class World:
         """Position and quaternion of every body."""
         if self.orbit != (slots.camera is not None):
             raise AirsceneError(
-                "the camera of this world is on an orbit: scenes must say where"
+                "this world's camera is on an orbit: scenes must give its angle"
                 if self.orbit
-                else "the camera of this world is fixed: scenes cannot say where it is"
+                else "this world's camera is fixed: scenes must not give an angle"
             )
         here = slots.kind[..., None] == jnp.arange(len(self.kinds))
         here = here & (slots.present[..., None] > 0)
@@ -167,14 +167,14 @@ class World:
     def paint(
         self, look: "Appearance"
     ) -> tuple[Float[Array, "*batch geoms 3"], Float[Array, "*batch 3 3"]]:
-        """Colours of the table and then of every body; the light's direction, ambient, diffuse.
+        """Colours of the table, then of every body; the light's direction, ambient and diffuse.
 
-        The ambient light is what is to be added to the world's own.
+        The ambient light is the part to add to the world's own.
         """
         colours = jnp.repeat(look.colour, len(self.sizes), axis=-2)
         colours = colours.reshape(*colours.shape[:-3], -1, 3)
         colours = jnp.concatenate([look.table[..., None, :], colours], axis=-2)
-        colours = jnp.where(colours == 0.5, 0.501, colours)  # to MuJoCo, 0.5 is none
+        colours = jnp.where(colours == 0.5, 0.501, colours)  # MuJoCo takes 0.5 as no colour
         x, y, z = self.light.direction
         dx, dy = look.direction[..., 0], look.direction[..., 1]
         direction = jnp.stack([x + dx, y + dy, jnp.full_like(dx, z)], axis=-1)
@@ -186,13 +186,13 @@ class World:
 
 
 def _placed(x: Array, y: Array, yaw: Array) -> Float[Array, "*batch 7"]:
-    """Position on the table and quaternion."""
+    """Position on the table, and quaternion of the turn."""
     zero, half = jnp.zeros_like(x), yaw / 2
     return jnp.stack([x, y, zero, jnp.cos(half), zero, zero, jnp.sin(half)], axis=-1)
 
 
 def _assets(kind: ThingKind, sizes: tuple[float, ...]) -> str:
-    """A kind's texture, material, and meshes, as MJCF."""
+    """The texture, material and meshes of a kind, as MJCF."""
     name = kind.name
     texture = f'texture="{name}" ' if kind.texture else ""
     parts = [f'<texture name="{name}" type="2d" {kind.texture}/>'] if kind.texture else []
@@ -204,7 +204,7 @@ def _assets(kind: ThingKind, sizes: tuple[float, ...]) -> str:
 
 
 def scaled(geom: str, size: float) -> str:
-    """Attributes of a geom for a thing of another size, one of the world's."""
+    """Attributes of a geom, scaled to one of the world's sizes."""
     if size == 1:
         return geom
 
@@ -277,8 +277,9 @@ OBJECTS = World(
 )
 """The paper's single objects: a red cube, a blue sphere, a textured cylinder.
 
-Few texels, so that OpenGL has little to smooth (Warp does not), and less than white, as OpenGL cuts
-the light off at 1 before it multiplies it with a texture (Warp does not): so both render the same.
+Two choices make OpenGL and Warp render the same. The texture has few texels, because OpenGL smooths
+textures and Warp does not. The cylinder is darker than white, because OpenGL clips the light at 1
+before it applies the texture and Warp does not.
 """
 
 
@@ -298,7 +299,7 @@ TABLETOP = World(
     slots=3,
     camera=NEARER,
 )
-"""Crockery: up to three of a cup, a pan and a plate. As bright as the light does not cut off."""
+"""Crockery: up to three of cup, pan and plate. Their colours are dark enough not to be clipped."""
 
 TABLETOP_CAMERA = replace(TABLETOP, orbit=True)
-"""The same, with a camera that moves."""
+"""`TABLETOP` with a camera on an orbit."""

@@ -1,1 +1,1 @@
-"""Run folders: train, resume, evaluate, report; and sweeps, which are many of them."""
+"""Run folders: training, resuming, evaluation, reports, and sweeps over many runs."""

@@ -1,4 +1,4 @@
-"""The evaluation and the report of a run, or of any model."""
+"""Evaluation of a run or of any model, and the report of a run."""
 
 import json
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from airscene.version import __version__
 def evaluate_all(
     served: BasePredictor, run: Run | None, evaluator: Evaluator
 ) -> tuple[Evaluation, dict[str, Any]]:
-    """The served model's evaluation, and result.json's content, with all seeds of its run."""
+    """The evaluation of the served model, and result.json's content for all seeds of its run."""
     evaluation = evaluator.measure(served)
     result = {**evaluation.result, **evaluator.once(served)}
     if run is not None and run.checkpoint.is_file():
@@ -39,7 +39,7 @@ def evaluate_all(
 
 
 def seeds_table(run: Run, served: int | None, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What result.json says of all seeds, given the figures of each."""
+    """The entries of result.json on all seeds, given the results of each seed."""
     seeds = [run.config.seed + i for i in range(run.config.seeds)]
     names = [k for k, v in results[0].items() if isinstance(v, float)]
     table = {"seed": seeds, **{name: [r[name] for r in results] for name in names}}
@@ -53,9 +53,9 @@ def seeds_table(run: Run, served: int | None, results: list[dict[str, Any]]) -> 
 
 
 def report_run(run: Run) -> tuple[Path, dict[str, Any], Measures]:
-    """Write report.html and its figures; the evaluation too, so that both are of one model.
+    """Write report.html, its figures and result.json, all for the same model.
 
-    The page, the figures of result.json, and how these are written.
+    Returns the page, the content of result.json, and how to label and format its values.
     """
     served, kind = load(run.path), run.kind
     with kind.evaluator(served, Question(seed=EVAL_SEED, scenes=EVAL_SCENES)) as evaluator:
@@ -69,7 +69,8 @@ def report_run(run: Run) -> tuple[Path, dict[str, Any], Measures]:
         "airscene": __version__,
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
-    title = f"airscene: {run.preset}"
+    subject = Path(run.config.subject).name
+    title = f"airscene: {run.preset}" + (f" {subject}" if subject else "")
     measures = kind.measures(served)
     page, pictures = report.build_report(title, facts, result, made.figures, measures)
     return report.write(run.path / "report.html", page, pictures), result, measures

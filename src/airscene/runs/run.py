@@ -1,10 +1,10 @@
-"""A run folder, and what lies in it.
+"""A run folder and its files.
 
 config.json              the kind of model, the preset's name and the resolved configuration
-metrics.jsonl            one line per look at the held-out scenes, one value per seed
+metrics.jsonl            one line per evaluation on held-out scenes, one value per seed
 checkpoint.safetensors   the training state of every seed, to resume from
-snapshots/               the models of every seed at some steps, with --snapshots
-model.safetensors        the seed with the best held-out ELBO, to infer with
+snapshots/               the models of every seed at several steps, with --snapshots
+model.safetensors        the model of the seed with the best held-out ELBO, for inference
 result.json              the evaluation
 report.html, figures/    the report
 """
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder and what it was started with."""
+    """A run folder, and the preset and configuration of its run."""
 
     path: Path
     preset: str
     config: Any
-    """A `RunConfig` of the kind that the run trains."""
+    """The resolved configuration: a `RunConfig` of the kind that the run trains."""
 
     @property
     def kind(self) -> Kind:
@@ -47,29 +47,29 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The training state."""
+        """The file of the training state."""
         return self.path / "checkpoint.safetensors"
 
     @property
     def model(self) -> Path:
-        """The served model."""
+        """The file of the served model."""
         return self.path / "model.safetensors"
 
     def command(self) -> str:
-        """What resumes this run."""
+        """The command that resumes this run."""
         return f"{self.words()} --out {shlex.quote(str(self.path))} --resume"
 
     def words(self) -> str:
-        """The command that trains such a run, without its options."""
+        """The command that trains this preset, without options."""
         subject = self.config.subject
         return f"airscene train {self.preset}" + (f" {shlex.quote(subject)}" if subject else "")
 
     def write(self) -> None:
-        """Begin the run folder."""
+        """Create the run folder with its config.json."""
         write_text(self.path / "config.json", self.text())
 
     def text(self) -> str:
-        """What config.json says."""
+        """The content of config.json."""
         written = {
             "airscene": __version__,
             "preset": self.preset,
@@ -80,19 +80,19 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done: the model is what a run writes last."""
+        """Whether all steps are done. A run writes its model last."""
         done = self.model.is_file() and load_note(self.model)["step"]
         return bool(done >= self.config.steps)
 
     @property
     def diverged(self) -> bool:
-        """Whether no seed had a finite ELBO at the last look."""
+        """Whether no seed had a finite ELBO in the last evaluation."""
         rows = self.metrics()
         return bool(rows) and not np.isfinite(np.array(rows[-1]["elbo"], float)).any()
 
     @staticmethod
     def open(path: Path, expected: RunConfig | None = None) -> "Run":
-        """A run folder that is there, with the settings that are expected of it, if any are."""
+        """Open a run folder. Its settings must equal `expected`, if given."""
         try:
             text = (path / "config.json").read_text()
         except OSError:
@@ -106,7 +106,7 @@ class Run:
 
     @staticmethod
     def parse(path: Path, text: str) -> "Run":
-        """The run of which config.json says this."""
+        """The run that the text of a config.json describes."""
         try:
             written = json.loads(text)
             preset, values = written["preset"], written["config"]
@@ -115,7 +115,7 @@ class Run:
         return Run(path, preset, from_dict(kind_in(written).config, values))
 
     def task(self) -> Task:
-        """What the run trains."""
+        """The training task of the run."""
         return self.kind.task(self.config)
 
     def state(self) -> TrainState:
@@ -123,12 +123,12 @@ class Run:
         return self._filled(self.checkpoint, self.task().skeleton())
 
     def snapshots(self) -> dict[int, Path]:
-        """The snapshots that were kept, by step."""
+        """The snapshot files, by step."""
         files = sorted((self.path / "snapshots").glob("*.safetensors"))
         return {int(file.stem): file for file in files if file.stem.isdecimal()}
 
     def models_at(self, step: int) -> PyTree:
-        """The models of every seed as they were after so many steps: one of the snapshots."""
+        """The models of every seed after `step` steps, from a snapshot."""
         if step not in self.snapshots():
             raise AirsceneError(f"{self.path} has no snapshot of step {step}")
         return self._filled(self.snapshots()[step], self.task().skeleton().model)
@@ -138,12 +138,12 @@ class Run:
 
     @property
     def served_seed(self) -> int:
-        """The index of the seed that is served."""
+        """The index of the seed whose model is served."""
         note = load_note(self.model) if self.model.is_file() else {}
         return note.get("seed", self.config.seed) - self.config.seed
 
     def differences(self) -> dict[str, Any]:
-        """The settings in which the run differs from its preset, and those that it records."""
+        """The settings that differ from the preset, and those that the preset always records."""
         known = presets().get(self.preset)
         if known is None:
             return {}
@@ -153,7 +153,7 @@ class Run:
         return {name: value for name, value in changed.items() if name != "path"}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line that was cut off is left out."""
+        """The lines of metrics.jsonl. An incomplete last line is skipped."""
         rows = []
         try:
             for line in (self.path / "metrics.jsonl").read_text().splitlines():
@@ -164,11 +164,11 @@ class Run:
 
 
 def _row(values: Any) -> dict[str, Any]:
-    """A line of metrics.jsonl, if it is one."""
+    """A line of metrics.jsonl; raises an error unless it has a step and an ELBO."""
     return {"step": values["step"], "elbo": values["elbo"], **values}
 
 
 def run_of(source: str | Path) -> Run | None:
-    """The run that a model comes from, if it comes from one."""
+    """The run that a model belongs to, or None."""
     folder = resolve(source).parent
     return Run.open(folder) if (folder / "config.json").is_file() else None

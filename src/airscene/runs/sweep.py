@@ -1,12 +1,12 @@
-"""A sweep: a preset under every combination of some settings' values, each a run folder of its own.
+"""Sweeps: train a preset with every combination of given settings, each in its own run folder.
 
-Cells that differ in their seeds and in `TRACEABLE` settings alone are a group: one program trains
-them together, on the seeds axis. Groups are trained one after the other, or each by a Ray task.
+Cells that differ only in their seeds and in `TRACEABLE` settings form a group: one program trains
+them together, along the seeds axis. Groups are trained one after another, or each in a Ray task.
 
-sweep.json             the preset, the settings' values, the seeds, a checksum of all settings
+sweep.json             the preset, the values of the settings, the seeds, a checksum of all settings
 SETTING=VALUE_.../     a cell: a run folder
-group-1/               a group that is being trained: the state of all its cells, to resume from
-sweep.csv, sweep.png   the held-out figures of every cell and seed; the same as a plot
+group-1/               a group in training: the state of all its cells, to resume from
+sweep.csv, sweep.png   the held-out results of every cell and seed, as a table and as a plot
 """
 
 import hashlib
@@ -44,7 +44,7 @@ Values = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The grid, and the runs that it consists of."""
+    """A grid of settings and its runs."""
 
     path: Path
     preset: str
@@ -53,56 +53,56 @@ class Sweep:
 
     @property
     def swept(self) -> list[str]:
-        """The settings that have several values."""
+        """The settings with several values."""
         return [name for name, values in self.values.items() if len(values) > 1]
 
     @cached_property
     def groups(self) -> list[list[Run]]:
-        """The cells, those together that one program can train."""
+        """The cells, grouped by what one program can train together."""
         found: dict[Any, list[Run]] = {}
         for i, cell in enumerate(self.cells):
             found.setdefault(cell.kind.alike(cell.config) or i, []).append(cell)
         return list(found.values())
 
     def todo(self) -> list[int]:
-        """The groups that are not done yet."""
+        """The indices of the unfinished groups."""
         return [i for i, cells in enumerate(self.groups) if not all(map(_over, cells))]
 
     def begin(self) -> None:
-        """Write sweep.json, unless it is there; another sweep's folder is refused."""
+        """Write sweep.json unless it exists. Refuse the folder of another sweep."""
         file, text = self.path / "sweep.json", self.text()
         if file.is_file():
             if file.read_text() != text:
                 raise AirsceneError(f"{self.path} holds another sweep; use another --out")
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise AirsceneError(f"{self.path} is there already and is not a sweep")
+            raise AirsceneError(f"{self.path} already exists and is not a sweep")
         else:
             write_text(file, text)
 
     def text(self) -> str:
-        """What sweep.json says."""
+        """The content of sweep.json."""
         seeds, every = self.cells[0].config.seeds, [asdict(cell.config) for cell in self.cells]
         digest = hashlib.sha256(
             json.dumps(every, sort_keys=True).encode()
-        ).hexdigest()  # of all settings there are
+        ).hexdigest()  # of all settings of all cells
         said = {"preset": self.preset, "settings": self.values, "seeds": seeds, "sha256": digest}
         return json.dumps(said, indent=2) + "\n"
 
     def whole(self, index: int) -> Run:
-        """The run folder in which a group is trained: of a single cell, its own."""
+        """The run folder in which a group is trained; for a single cell, its own folder."""
         cells = self.groups[index]
         if len(cells) == 1:
             return cells[0]
         return Run(self.path / f"group-{index + 1}", self.preset, self.task(index).config)
 
     def task(self, index: int) -> Task:
-        """What trains a group."""
+        """The training task of a group."""
         cells = self.groups[index]
         alone = len(cells) == 1
         return cells[0].task() if alone else cells[0].kind.together([c.config for c in cells])
 
     def members(self, index: int) -> list[str]:
-        """What to call each model of a group."""
+        """The name of each model in a group."""
         return [
             f"{cell.path.name}, seed {cell.config.seed + i}"
             for cell in self.groups[index]
@@ -110,7 +110,7 @@ class Sweep:
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The last look at held-out scenes: a row for every cell and seed, NaN for what is not."""
+        """The last evaluation: a row for every cell and seed, with NaN for missing values."""
         return [row for cell in self.cells for row in self._rows(cell)]
 
     def _rows(self, cell: Run) -> Iterator[dict[str, Any]]:
@@ -129,7 +129,7 @@ FIGURES = ("count_accuracy", "elbo")
 
 
 def _figure(row: dict[str, Any], name: str, seed: int) -> float:
-    """NaN for what is not finite, or not measured for this kind of model."""
+    """A result of one seed: NaN if it is not finite or this kind of model lacks it."""
     values = row.get(name) or []
     return math.nan if seed >= len(values) or values[seed] is None else values[seed]
 
@@ -142,7 +142,10 @@ def _over(cell: Run) -> bool:
 
 
 def plan(path: Path, name: str, settings: Sequence[str], seeds: int | None) -> Sweep:
-    """The sweep of a preset over SETTING=VALUE,VALUE,... each; `seeds` of each cell."""
+    """The sweep of a preset over settings given as SETTING=VALUE,VALUE,...
+
+    seeds: the number of seeds of each cell (None: that of the preset).
+    """
     usual = preset(name)
     values = _grid(type(usual), settings)
     if name == "folder":
@@ -159,17 +162,19 @@ def plan(path: Path, name: str, settings: Sequence[str], seeds: int | None) -> S
 
 
 def _grid(cls: Any, settings: Sequence[str]) -> Values:
-    """The values that are named, by setting."""
+    """The given values, by setting."""
     kinds, values = _kinds(cls), {}
     for text in settings:
         setting, is_there, listed = text.partition("=")
         setting = setting.strip().replace("-", "_")
         if not is_there:
-            raise AirsceneError(f"--set takes SETTING=VALUE,VALUE,… and not {text!r}")
+            raise AirsceneError(f"--set takes SETTING=VALUE,VALUE,…, not {text!r}")
         if setting == "seeds":
-            raise AirsceneError("the seeds of each cell are given by --seeds")
+            raise AirsceneError(
+                "seeds cannot be swept: use --seeds K to set the seeds of each combination"
+            )
         if setting not in kinds:
-            raise AirsceneError(f"no setting {_option(setting)!r}; there are {_listed(kinds)}")
+            raise AirsceneError(f"no setting {_option(setting)!r}; available: {_listed(kinds)}")
         if setting in values:
             raise AirsceneError(f"--set {_option(setting)} is given twice")
         values[setting] = _values(setting, kinds[setting], listed)
@@ -177,9 +182,11 @@ def _grid(cls: Any, settings: Sequence[str]) -> Values:
 
 
 def _looked_at(values: Values) -> config.RunConfig:
-    """The settings that a look at the pictures in a folder proposes; its path is made absolute."""
-    if len(values.get("path", ())) != 1 or not Path(values["path"][0]).is_dir():
-        raise AirsceneError("which folder? airscene sweep folder --set path=FOLDER")
+    """The settings proposed for the pictures in a folder. Makes its path absolute."""
+    if len(values.get("path", ())) != 1:
+        raise AirsceneError("name the folder of pictures: airscene sweep folder --set path=FOLDER")
+    if not Path(values["path"][0]).is_dir():
+        raise AirsceneError(f"the folder {values['path'][0]} does not exist")
     place = str(Path(values["path"][0]).resolve())
     values["path"] = [place]
     tiles = values.get("tile", [])
@@ -187,7 +194,7 @@ def _looked_at(values: Values) -> config.RunConfig:
 
 
 def typed(value: Any) -> str:
-    """A setting's value as it is typed."""
+    """A setting's value as typed on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
@@ -204,7 +211,7 @@ def _listed(names: Any) -> str:
 
 
 def _kinds(cls: Any) -> dict[str, Any]:
-    """The type of every setting, as `config.flat` names them."""
+    """The type of every setting, by its name in `config.flat`."""
     hints = config.hints_of(cls)
     parts = [_kinds(hints.pop(part)) for part in ("model", "data") if part in hints]
     return hints | {name: kind for part in parts for name, kind in part.items()}
@@ -219,7 +226,7 @@ def _configured(usual: C, settings: dict[str, Any]) -> C:
 
 
 def _values(setting: str, kind: Any, text: str) -> list[Any]:
-    """What stands behind SETTING=; lists are separated by semicolons."""
+    """The values after SETTING=. Semicolons separate values that are lists."""
     lists = typing.get_origin(kind) is tuple
     words = [word.strip() for word in text.split(";" if lists else ",")]
     if not all(words):
@@ -227,7 +234,7 @@ def _values(setting: str, kind: Any, text: str) -> list[Any]:
     values = [_value(setting, kind, word) for word in words]
     for value in values:
         if values.count(value) > 1:
-            raise AirsceneError(f"--set {_option(setting)} has {typed(value)} twice")
+            raise AirsceneError(f"--set {_option(setting)} lists {typed(value)} twice")
     return values
 
 
@@ -256,12 +263,12 @@ def _value(setting: str, kind: Any, word: str) -> Any:
 def train_group(
     sweep: Sweep, index: int, on_row: Callable[[Row], None], on_step: Callable[[int], None]
 ) -> bool:
-    """Train the cells of a group, or go on with them; False if that was interrupted."""
+    """Train or resume the cells of a group. Returns False if interrupted."""
     cells, run = sweep.groups[index], sweep.whole(index)
     task = sweep.task(index)
     try:
         done = train_run(run, True, CHECKPOINT_SECONDS, on_row, on_step, task=task)
-    except Diverged:  # that is a result, too
+    except Diverged:  # divergence is also a result
         done = True
     if done and len(cells) > 1:
         divide(run, cells)
@@ -270,7 +277,7 @@ def train_group(
 
 
 def by_ray(sweep: Sweep, todo: Sequence[int], on_step: Callable[[int], None]) -> None:
-    """Train these groups, each by a Ray task with a core, or with a GPU where there are any."""
+    """Train these groups, each in a Ray task with one core, plus one GPU if Ray has any."""
     from airscene.bulk.engines import connected
 
     with connected() as ray:
@@ -285,13 +292,13 @@ def by_ray(sweep: Sweep, todo: Sequence[int], on_step: Callable[[int], None]) ->
 
 
 def steps_done(sweep: Sweep, index: int) -> int:
-    """Steps of a group up to its last look."""
+    """The steps of a group up to its last evaluation."""
     cells, rows = sweep.groups[index], sweep.whole(index).metrics()
     return rows[-1]["step"] if rows else cells[0].config.steps * all(map(_over, cells))
 
 
 def _in_worker(sweep: Sweep, index: int) -> str:
-    """Train a group in a process of its own; why not, if that could not be done."""
+    """Train a group in a Ray worker. Returns an error message, or an empty string."""
     from airscene.bulk.engines import prepare_worker
 
     prepare_worker()
@@ -299,13 +306,13 @@ def _in_worker(sweep: Sweep, index: int) -> str:
         done = train_group(sweep, index, lambda row: None, lambda step: None)
     except AirsceneError as error:
         return str(error)
-    return "" if done else "a group was stopped; the same command goes on"
+    return "" if done else "training was stopped; the same command resumes the sweep"
 
 
 def divide(whole: Run, parts: Sequence[Run]) -> None:
-    """Write the folders of runs that were trained together, given the folder of them all.
+    """Write the run folders of cells that were trained together in one folder.
 
-    If all seeds diverged, so that training ended early, there is no state to divide.
+    If all seeds diverged, training ended early and left no state to divide.
     """
     state = whole.state() if whole.finished else None
     snapshots = {file.name: whole.models_at(step) for step, file in whole.snapshots().items()}
@@ -321,7 +328,7 @@ def divide(whole: Run, parts: Sequence[Run]) -> None:
             save_snapshot(part.path / "snapshots" / name, _rows(models, mine))
         if state is not None:
             task = part.task()
-            structure = jax.tree.structure(task.skeleton())  # with its settings
+            structure = jax.tree.structure(task.skeleton())  # includes the settings of this cell
             save(part, task, jax.tree.unflatten(structure, jax.tree.leaves(_rows(state, mine))))
 
 
@@ -330,6 +337,6 @@ def _rows(tree: T, mine: slice) -> T:
 
 
 def slices(sizes: Sequence[int]) -> list[slice]:
-    """Where parts of such sizes lie, one after the other."""
+    """Consecutive slices of these sizes."""
     ends = list(itertools.accumulate(sizes))
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""Training into a run folder: checkpoints, resuming, and a clean end."""
+"""Training into a run folder: checkpoints, resuming, and stopping cleanly."""
 
 import json
 import signal
@@ -36,10 +36,12 @@ def train_run(
     mesh: Mesh | None = None,
     task: Task | None = None,
 ) -> bool:
-    """Train into a run folder until it is done; False if it was interrupted, and can go on.
+    """Train into a run folder. Returns False if interrupted; the run can then be resumed.
 
-    On the devices of `mesh`, else as many as are of use. Of several processes, all must call this;
-    the first reads and writes the folder. The task is that of the configuration, if not another.
+    With several processes, all must call this; the first one reads and writes the folder.
+
+    mesh: the devices to use (default: as many as are useful).
+    task: the training task (default: that of the run's configuration).
     """
     config, task, first = run.config, task or run.task(), processes.first()
     mesh = mesh or task.mesh("auto")
@@ -55,7 +57,7 @@ def train_run(
             on_step(progress.step)
             late = first and time.monotonic() - written > checkpoint_seconds
             stop, late = processes.any_process(stopped(), late)
-            if progress.step in task.stops:  # before the checkpoint, so that none is ever missing
+            if progress.step in task.stops:  # before the checkpoint, so that no snapshot is lost
                 name = f"{progress.step:0{len(str(config.steps))}}.safetensors"
                 models = gathered(progress.state.model)
                 if first:
@@ -87,7 +89,7 @@ def train_with_table(
     console: Console,
     devices: Devices = "auto",
 ) -> bool:
-    """Train into a run folder while the table grows; False if it was interrupted."""
+    """Train into a run folder and print a table. Returns False if interrupted."""
     config, task = run.config, run.task()
     mesh = task.mesh(devices)
     seeds = f"{config.seeds} seeds" if config.seeds > 1 else f"seed {config.seed}"
@@ -99,18 +101,18 @@ def train_with_table(
 
 
 def train_once(path: Path, preset: str, config: RunConfig, console: Console) -> bool:
-    """Train a model of an experiment, or go on with it; False if it was interrupted."""
+    """Train or resume a model of an experiment. Returns False if interrupted."""
     run = Run(path, preset, kind_of(config).settled(config))
     if (path / "config.json").is_file():
         run = Run.open(path, expected=run.config)
         if run.finished:
-            console.print("is trained already")
+            console.print("already trained")
             return True
     return train_with_table(run, resume=True, checkpoint_seconds=30, console=console)
 
 
 def _begin(run: Run, task: Task, resume: bool) -> TrainState | None:
-    """Begin the run folder, or go on with it: the state of its last checkpoint, if it has one."""
+    """Create or resume the run folder. Returns the state of its last checkpoint, or None."""
     state = None
 
     def begin() -> str:
@@ -121,7 +123,7 @@ def _begin(run: Run, task: Task, resume: bool) -> TrainState | None:
             state = run.state()
         truncate(run, 0 if state is None else int(state.step[0]))
         if state is not None:
-            _save_model(run, task, state)  # it may have been killed before that was written
+            _save_model(run, task, state)  # the run may have been killed before writing it
         return "" if state is None else "resumed"
 
     resumed = processes.told(begin)
@@ -144,24 +146,24 @@ def append(run: Run, row: dict[str, Any]) -> None:
 
 
 def truncate(run: Run, step: int) -> None:
-    """Forget what was measured after the checkpoint; it will be measured again."""
+    """Drop the rows after `step`, the last checkpoint: they will be measured again."""
     kept = [json.dumps(row) + "\n" for row in run.metrics() if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(kept))
 
 
 def save(run: Run, task: Task, state: TrainState) -> None:
-    """Write the checkpoint, and the model that is served."""
+    """Write the checkpoint and the served model."""
     weights.save(run.checkpoint, state)
     _save_model(run, task, state)
 
 
 def save_snapshot(path: Path, models: Any) -> None:
-    """Write the models of every seed in half the size (float16)."""
+    """Write the models of every seed as float16, which halves the file."""
     weights.save(path, models, dtype=np.float16)
 
 
 def _save_model(run: Run, task: Task, state: TrainState) -> None:
-    """Serve the seed with the best held-out ELBO so far."""
+    """Write the model of the seed with the best ELBO in the last evaluation."""
     rows = run.metrics()
     if not rows or run.diverged:
         return
@@ -175,6 +177,7 @@ def _save_model(run: Run, task: Task, state: TrainState) -> None:
         "step": int(state.step[0]),
         "held_out_elbo": last["elbo"][best],
         "held_out_count_accuracy": accuracy[best],
+        "warning": last["warnings"][best],
         **made_by(*run.kind.packages),
     }
     run.kind.predictor(pick(state.model, best), note).save(run.model)
@@ -182,19 +185,22 @@ def _save_model(run: Run, task: Task, state: TrainState) -> None:
 
 @contextmanager
 def _stop_requests() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM end training after the chunk in flight; a second one ends it at once."""
+    """Stop after the current chunk on Ctrl-C or SIGTERM, and immediately on a second one."""
     asked = []
 
     def ask(number, frame):
         asked.append(number)
-        print("\nstopping after the steps in flight (once more: at once)", file=sys.stderr)
+        print(
+            "\nstopping after the current steps (press Ctrl-C again to stop immediately)",
+            file=sys.stderr,
+        )
         signal.signal(number, previous[number])
 
     previous = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             previous[number] = signal.signal(number, ask)
-    except ValueError:  # not in the main thread: nothing to catch
+    except ValueError:  # only the main thread can catch signals
         pass
     try:
         yield lambda: bool(asked)

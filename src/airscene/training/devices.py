@@ -1,8 +1,8 @@
-"""Many devices: how many of them a training run takes, and what lies where.
+"""Training on many devices: how many a run uses, and how its arrays are divided over them.
 
-They form a mesh with two axes. Seeds, with all that belongs to them, are divided over `seeds`; the
-images of a minibatch over `batch`, along which parameters are replicated. The training scenes
-are divided over all devices. One device is a mesh of one.
+The devices form a mesh with two axes. Seeds, with all their arrays, are divided along `seeds`. The
+images of a minibatch are divided along `batch`, and parameters are replicated along it. The
+training scenes are divided over all devices. A single device is a mesh of one.
 """
 
 import math
@@ -16,27 +16,27 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, UInt8
 
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 
 SHARE = 64
-"""`auto` divides a minibatch no further than to so many images a device: fewer take as long."""
+"""Fewest images of a minibatch per device with `auto`: smaller parts take as long."""
 
 Devices = int | Literal["auto"]
 T = TypeVar("T")
 
 
 def make_mesh(asked: Devices, seeds: int, batch: int) -> Mesh:
-    """The devices that train `seeds` seeds with minibatches of `batch` images.
+    """The mesh that trains `seeds` seeds with minibatches of `batch` images.
 
-    asked: how many there are to be, of all processes together; `auto`: as many as are of use.
+    asked: number of devices of all processes together; `auto`: as many as are useful.
     """
-    processes, here = jax.process_count(), jax.local_device_count()  # alike on all processes
+    processes, here = jax.process_count(), jax.local_device_count()  # equal on all processes
     each = per_process(asked, seeds, batch, processes, here)
     return mesh_of([d for p in range(processes) for d in jax.local_devices(p)[:each]], seeds)
 
 
 def per_process(asked: Devices, seeds: int, batch: int, processes: int, here: int) -> int:
-    """How many of the devices that are `here`, as at each of the processes, are taken."""
+    """Number of devices to use in each process, out of `here` devices per process."""
     if asked == "auto":
         usable = [n for n in range(1, here + 1) if _divides(n * processes, seeds, batch)]
         worthy = [n for n in usable if _split(n * processes, seeds) <= max(1, batch // SHARE)]
@@ -44,28 +44,34 @@ def per_process(asked: Devices, seeds: int, batch: int, processes: int, here: in
             raise AirsceneError(_indivisible(processes, seeds, batch))
         return max(worthy, default=usable[0])
     most = processes * here
-    if not 1 <= asked <= most:
-        raise AirsceneError(f"devices must be from 1 to {most}, the most there are, not {asked}")
+    if asked < 1:
+        raise AirsceneError(f"--devices must be at least 1, not {asked}")
+    if asked > most:
+        raise AirsceneError(
+            f"--devices must be at most {most}, the number of devices here, not {asked}"
+        )
     if asked % processes:
-        raise AirsceneError(f"devices must be a multiple of the {processes} processes, not {asked}")
+        raise AirsceneError(
+            f"--devices must be a multiple of the {processes} processes, not {asked}"
+        )
     if not _divides(asked, seeds, batch):
         raise AirsceneError(_indivisible(asked, seeds, batch))
     return asked // processes
 
 
 def mesh_of(devices: Sequence[Any], seeds: int = 1) -> Mesh:
-    """A mesh of these devices: as many as divide the seeds go to them, the rest to the batch."""
+    """A mesh of these devices, with the `seeds` axis as long as the number of seeds allows."""
     grid = np.array(devices).reshape(-1, _split(len(devices), seeds))
     return Mesh(grid, ("seeds", "batch"), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 def alone() -> Mesh:
-    """One device."""
+    """A mesh of one device."""
     return mesh_of(jax.local_devices()[:1])
 
 
 def mesh_text(mesh: Mesh) -> str:
-    """On which of the devices, where there are several."""
+    """How many devices a run uses and how, as text; empty if only one is available."""
     total, parts = jax.device_count(), []
     if total == 1:
         return ""
@@ -78,7 +84,7 @@ def mesh_text(mesh: Mesh) -> str:
 
 
 def _split(devices: int, seeds: int) -> int:
-    """Into how many parts so many devices divide a minibatch."""
+    """Number of parts into which these devices divide a minibatch."""
     return devices // math.gcd(devices, seeds)
 
 
@@ -89,13 +95,17 @@ def _divides(devices: int, seeds: int, batch: int) -> bool:
 def _indivisible(devices: int, seeds: int, batch: int) -> str:
     parts = _split(devices, seeds)
     return (
-        f"{devices} devices and {seeds} seeds divide a minibatch into {parts} parts, but batch is "
-        f"{batch}: batch must be a multiple of {parts}, or seeds of {devices}"
+        f"{many(devices, 'device')} with {many(seeds, 'seed')} divide each minibatch into {parts} "
+        f"parts, but --batch is {batch}: use a --batch that is a multiple of {parts}, or a number "
+        f"of --seeds that is a multiple of {devices}"
     )
 
 
 def placed(tree: T, mesh: Mesh, *axes: str | None) -> T:
-    """Arrays on the devices, divided along their first axes as named; each process has them all."""
+    """Put arrays on the devices, their first axes divided along the named mesh axes.
+
+    Every process must hold the whole arrays.
+    """
     where = NamedSharding(mesh, PartitionSpec(*axes))
 
     def one(array: Any) -> Array:
@@ -106,7 +116,7 @@ def placed(tree: T, mesh: Mesh, *axes: str | None) -> T:
 
 
 def gathered(tree: T) -> T:
-    """Arrays of the devices as NumPy arrays, on every process. All processes must take part."""
+    """Whole NumPy arrays from the devices, on every process. All processes must call it."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     replicate = _replicate(jax.tree.leaves(tree)[0].sharding.mesh)
@@ -119,21 +129,21 @@ def _replicate(mesh: Mesh) -> Callable[..., Any]:
 
 
 class Sharded(eqx.Module):
-    """Images of which each device holds a part. All devices can take any."""
+    """Images divided over the devices. Every device can read any image."""
 
     images: UInt8[Array, "padded height width channels"]
     total: int = eqx.field(static=True)
-    """How many there are; what comes after them fills up the last part."""
+    """Number of images; the rows after them pad the last part."""
     mesh: Mesh = eqx.field(static=True)
 
     def __len__(self) -> int:
         return self.total
 
     def take(self, rows: Int[Array, " batch"]) -> UInt8[Array, "batch height width channels"]:
-        """The images with these numbers, divided over the devices of one seed.
+        """The images of these rows, divided over the devices of one seed.
 
-        Each device looks up those that it has, and their sum goes to all: per step, a minibatch
-        of bytes travels.
+        Each device contributes the images it holds; the sum is sent to all. Each step transfers the
+        bytes of one minibatch.
         """
         even = len(rows) % self.mesh.shape["batch"] == 0
         where = PartitionSpec("batch" if even else None)
@@ -141,15 +151,15 @@ class Sharded(eqx.Module):
         return jax.lax.with_sharding_constraint(taken, NamedSharding(self.mesh, where))
 
     def seed_by_seed(self, tree: T) -> T:
-        """Arrays with a leading seeds axis, divided along it and whole otherwise."""
+        """Divide arrays along their leading seeds axis only."""
         where = NamedSharding(self.mesh, PartitionSpec("seeds"))
         return jax.lax.with_sharding_constraint(tree, where)
 
 
 def sharded(images: UInt8[Any, "scenes height width channels"], mesh: Mesh) -> Sharded:
-    """Images, divided over all devices: none holds those of another.
+    """Images, divided over all devices without duplicates.
 
-    A process asks for the parts of its own devices alone, for each of them once.
+    Each process reads only the images of its own devices, each of them once.
     """
     total = len(images)
     padded = (-(-total // mesh.size) * mesh.size, *images.shape[1:])

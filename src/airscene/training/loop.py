@@ -1,9 +1,9 @@
-"""Training: one compiled program for a chunk of steps of every seed at once.
+"""The training loop: one compiled program runs a chunk of steps for all seeds in parallel.
 
-The data lie on the devices, minibatches are drawn inside the program, and the host wakes up only
-between chunks, for progress, a look at held-out scenes, and checkpoints. All randomness follows
-from (seed, step), so a run that was interrupted goes on as if it had not been, and on another
-number of devices (`devices`) with the same numbers, but for rounding.
+The data lie on the devices, and minibatches are drawn inside the program. The host acts only
+between chunks: it reports progress, evaluates on held-out scenes and writes checkpoints. All
+randomness is a function of (seed, step). A run that is resumed after an interruption therefore
+continues exactly; on another number of devices (`devices`), the same up to rounding.
 """
 
 from collections.abc import Iterator
@@ -33,17 +33,17 @@ from airscene.training.task import (
 )
 
 KEY = 1_000_003
-"""What is added to a seed for the keys of its steps: its model is made from the seed itself."""
+"""Added to a seed for the random keys of its steps; the seed itself initialises the model."""
 FINE = 25
-"""The most steps between snapshots early in a run, if chunks can be cut so."""
+"""Most steps in a fine chunk, for snapshots early in a run."""
 STAGES = (1_000, 10_000)
-"""Steps at which the paper shows what has been learned: snapshots are taken there, too."""
+"""Steps at which the paper shows results; snapshots are always taken there."""
 
 
 def train_step(
     program: Program, state: TrainState, data: Data, own: Any = None
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """One step of one seed: draw a minibatch, estimate the gradient, move. And its ELBO."""
+    """One step of one seed: draw a minibatch and update the state. Returns the state and ELBO."""
     key = jax.random.fold_in(jax.random.key(state.seed + KEY), state.step)
     key_batch, key_loss = jax.random.split(key)
     rows = jax.random.randint(key_batch, (program.config.batch,), 0, len(data))
@@ -62,7 +62,7 @@ def train_step(
 def train_chunk(
     program: Program, length: int, state: TrainState, data: Data, own: Any = None
 ) -> tuple[TrainState, Float[Array, " seeds"]]:
-    """`length` steps of every seed in one compiled program; the mean ELBO of each seed."""
+    """Run `length` steps of every seed; returns the state and the mean ELBO of each seed."""
 
     def one(state: TrainState, own: Any) -> tuple[TrainState, Array]:
         return train_step(program, state, data, own)
@@ -77,16 +77,16 @@ def train_chunk(
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands after a chunk of steps."""
+    """The state of training after a chunk of steps."""
 
     step: int
     state: TrainState
     seen: Any
-    """What a look at held-out scenes shows: every `eval_every` steps and at the end, else None."""
+    """Results on held-out scenes, every `eval_every` steps and at the end; otherwise None."""
 
 
 def train(task: Task, state: Any = None, mesh: Mesh | None = None) -> Iterator[Progress]:
-    """Train from the start, or from `state`, and say how it goes after every chunk of steps."""
+    """Train from the start or from `state`, and yield the progress after every chunk of steps."""
     mesh = mesh or alone()
     data, own = task.data(mesh)
     current = task.start(mesh) if state is None else placed(state, mesh, "seeds")
@@ -101,7 +101,7 @@ def train(task: Task, state: Any = None, mesh: Mesh | None = None) -> Iterator[P
 
 
 def fitted(task: Task, progress: bool) -> tuple[Any, dict[str, Any]]:
-    """Train to the end without a run folder: the model of the best seed, and a note on it."""
+    """Train to the end without a run folder; returns the model of the best seed and its note."""
     row, state, steps = None, None, task.config.steps
     for done in train(task):
         state = done.state
@@ -124,10 +124,10 @@ def fitted(task: Task, progress: bool) -> tuple[Any, dict[str, Any]]:
 def chunks(
     config: RunConfig, step: int, most: int = CHUNK, stops: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, int, bool]]:
-    """Calls of the compiled program from `step` on: their lengths, none above `most`, the step
-    that each ends with, and whether a look at held-out scenes is due then.
+    """The calls of the compiled program from `step` on: for each, its length (at most `most`), the
+    step at which it ends, and whether an evaluation is due then.
 
-    Calls end at `stops`, too; what a whole chunk would pass is walked in fine ones.
+    A call ends at each of `stops`. If a whole chunk would pass a stop, fine chunks lead up to it.
     """
     chunk, fine = _lengths(config, most)
     while step < config.steps:
@@ -139,17 +139,17 @@ def chunks(
 
 
 def _lengths(config: RunConfig, most: int) -> tuple[int, int]:
-    """Steps in a chunk, and in a fine one: as few lengths, so compilations, as possible."""
+    """Steps in a chunk and in a fine chunk. Few different lengths mean few compilations."""
     pieces = -(-config.eval_every // most)
     chunk = -(-config.eval_every // pieces)
     return chunk, max(n for n in range(1, min(FINE, chunk) + 1) if chunk % n == 0)
 
 
 def snapshot_steps(config: RunConfig, snapshots: int) -> tuple[int, ...]:
-    """The steps after which models are kept: first and last, the paper's, about geometric between.
+    """The steps of snapshots: first, last, the paper's, and a roughly geometric series in between.
 
-    They lie where chunks or fine chunks end, so that few programs are compiled. There are fewer
-    than asked for if the run is too short.
+    They lie at the ends of chunks or fine chunks, so that few programs are compiled. A short run
+    may have fewer than `snapshots`.
     """
     if not snapshots:
         return ()

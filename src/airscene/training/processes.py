@@ -1,7 +1,7 @@
-"""Many processes that train one run together: how they find each other, agree, and end.
+"""Training one run with many processes: how they connect, agree and end.
 
-Every process runs the same program on its own devices. Process 0 alone reads and writes the run
-folder and the screen; what it decides, the others are told.
+Every process runs the same program on its own devices. Only process 0 reads and writes the run
+folder, and prints; it sends its decisions to the other processes.
 """
 
 import atexit
@@ -27,23 +27,23 @@ from jax.experimental import multihost_utils
 from airscene.errors import AirsceneError
 
 HEARTBEAT_SECONDS = 60
-"""A process that is not heard of for so long is lost; most losses show at once."""
+"""A process is lost after this time without a heartbeat; most losses are noticed at once."""
 LAST_WORDS_SECONDS = 1
-"""What is wrong on all is said by all, before the end of one ends the others."""
+"""Delay before a process exits on an error, so that every process can print its own error."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Team:
-    """The processes that train together, and which of them this one is."""
+    """The processes that train together, and the number of this one."""
 
     coordinator: str
-    """HOST:PORT at which process 0 is found."""
+    """HOST:PORT of process 0."""
     processes: int
     process_id: int
     local_ids: tuple[int, ...] = ()
-    """Those of the machine's GPUs that are this process's; none are named if all are."""
+    """Numbers of the machine's GPUs that this process uses; empty for all."""
 
 
 def find_team(
@@ -52,8 +52,8 @@ def find_team(
     process_id: int | None,
     environment: Mapping[str, str],
 ) -> Team | None:
-    """The team by the options, and where they say nothing by what Slurm, Open MPI or Kubernetes
-    set; None if this process is alone.
+    """The team from the options, completed from the environment of Slurm, Open MPI or Kubernetes;
+    None if this process is alone.
     """
     if processes == 1:
         return None
@@ -64,22 +64,26 @@ def find_team(
     if processes is None and process_id is None and not coordinator and count <= 1:
         return None
     if not coordinator:
-        raise AirsceneError("where is process 0? --coordinator HOST:PORT")
+        raise AirsceneError("give the address of process 0: --coordinator HOST:PORT")
     address = re.fullmatch(r"\S+:(\d{1,5})", coordinator)
     if address is None or not 0 < int(address[1]) < 2**16:
-        raise AirsceneError(f"coordinator must be HOST:PORT, not {coordinator!r}")
+        raise AirsceneError(f"--coordinator must be HOST:PORT, not {coordinator!r}")
     if count < 2:
-        raise AirsceneError("how many processes are there? --processes P")
+        raise AirsceneError("give the number of processes, at least 2: --processes N")
     if mine < 0:
-        raise AirsceneError("which process is this? --process-id I, from 0 to P - 1")
+        raise AirsceneError(
+            "give the index of this process, from 0 to one less than --processes: --process-id N"
+        )
     if mine >= count:
-        raise AirsceneError(f"process-id must lie below processes, {count}, not be {mine}")
+        raise AirsceneError(
+            f"--process-id must be below {count}, the number of processes, not {mine}"
+        )
     return Team(coordinator, count, mine, found.local_ids)
 
 
 def _launched(env: Mapping[str, str]) -> Team:
-    """What is known from the environment; 0 processes and process -1 if nothing is."""
-    if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # of this srun: a shell or sbatch has one task
+    """The team from the environment; 0 processes and process -1 for unknown values."""
+    if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # under srun; a shell or sbatch has one task
         first = re.match(r"([^,\[]+)(?:\[(\d+))?", env["SLURM_STEP_NODELIST"])
         port = 61_440 + int(env["SLURM_JOB_ID"]) % 4_096
         host = "".join(part or "" for part in first.groups()) if first else ""
@@ -94,11 +98,11 @@ def _launched(env: Mapping[str, str]) -> Team:
         count, mine = (int(env[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK"))
         return Team("", count, mine, _gpus(env, rank, here))
     count, mine = env.get("JAX_NUM_PROCESSES", 0), env.get("JAX_PROCESS_ID", -1)
-    return Team("", int(count), int(env.get("JOB_COMPLETION_INDEX", mine)))  # an indexed Job's
+    return Team("", int(count), int(env.get("JOB_COMPLETION_INDEX", mine)))  # set in an indexed Job
 
 
 def _gpus(env: Mapping[str, str], rank: int, here: int) -> tuple[int, ...]:
-    """The share of a machine's GPUs of one of its processes; none are named if it sees its own."""
+    """The GPUs of one of a machine's processes; empty if it sees only its own."""
     seen = [g for g in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if g]
     if here == 1 or len(seen) == 1 or "SLURM_GPUS_PER_TASK" in env:
         return ()
@@ -107,8 +111,8 @@ def _gpus(env: Mapping[str, str], rank: int, here: int) -> tuple[int, ...]:
 
 
 def connect(team: Team, seconds: float) -> None:
-    """Meet the other processes; one that does not come within `seconds` is an error."""
-    _expect(f"not all of the {team.processes} processes came to {team.coordinator} in time")
+    """Connect to the other processes; an error if any is missing after `seconds`."""
+    _expect(f"not all of the {team.processes} processes connected to {team.coordinator} in time")
     host, port = team.coordinator.rsplit(":", 1)
     if team.process_id:
         _wait_for(host.strip("[]"), int(port), seconds)
@@ -127,7 +131,9 @@ def connect(team: Team, seconds: float) -> None:
     _expect("another process was lost before training began")
     each = {len(jax.local_devices(process)) for process in range(team.processes)}
     if len(each) > 1:
-        raise AirsceneError(f"every process must have as many devices, not {sorted(each)}")
+        raise AirsceneError(
+            f"every process must see the same number of devices, not {sorted(each)}"
+        )
 
 
 def _wait_for(host: str, port: int, seconds: float) -> None:
@@ -139,19 +145,19 @@ def _wait_for(host: str, port: int, seconds: float) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise AirsceneError(
-                    f"process 0 is not reached at {host}:{port} in {seconds:.0f} s: {error}"
+                    f"cannot reach process 0 at {host}:{port} within {seconds:.0f} s: {error}"
                 ) from None
             time.sleep(0.2)
 
 
 def _must_be_free(port: int) -> None:
-    """The runtime would end without a word."""
+    """Raise an error if the port is taken; JAX would end the process without a message."""
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("", port))
         except OSError as error:
-            raise AirsceneError(f"process 0 cannot listen at port {port}: {error}") from None
+            raise AirsceneError(f"process 0 cannot listen on port {port}: {error}") from None
 
 
 def first() -> bool:
@@ -160,7 +166,7 @@ def first() -> bool:
 
 
 def in_step(do: Callable[[], T]) -> T:
-    """Do something on every process. What is wrong on one is an error on all, in the same words."""
+    """Call `do` on every process. An error on one is raised on all, with the same message."""
     value, wrong = None, ""
     try:
         value = do()
@@ -175,20 +181,20 @@ def in_step(do: Callable[[], T]) -> T:
 
 
 def told(make: Callable[[], str]) -> str:
-    """What process 0 makes, on every process; the others make nothing."""
+    """The text that process 0 makes, on every process; only process 0 calls `make`."""
     return _exchange(in_step(lambda: make() if first() else ""))[0]
 
 
 def must_agree(options: str) -> None:
-    """All processes were started with the same options: Slurm's tasks might each be a run."""
+    """Raise an error if the options differ: the tasks of Slurm may be meant as separate runs."""
     if len(set(_exchange(options))) > 1:
         raise AirsceneError(
-            "the processes were given different options; for a run of its own each: --processes 1"
+            "the processes were given different options; for one run per process, add --processes 1"
         )
 
 
 def any_process(*flags: bool) -> tuple[bool, ...]:
-    """For each flag, whether it is up on any process."""
+    """For each flag, whether it is true on any process."""
     if jax.process_count() == 1:
         return flags
     seen = np.asarray(multihost_utils.process_allgather(np.array(flags)))
@@ -196,12 +202,12 @@ def any_process(*flags: bool) -> tuple[bool, ...]:
 
 
 def from_first(tree: T) -> T:
-    """Arrays that process 0 has, on every process; the others give arrays of the same shapes."""
+    """The arrays of process 0, on every process; all others pass arrays of the same shapes."""
     return multihost_utils.broadcast_one_to_all(tree)
 
 
 def _exchange(text: str) -> list[str]:
-    """A text of each process, on every process."""
+    """The texts of all processes, on every process."""
     if jax.process_count() == 1:
         return [text]
     raw = np.frombuffer(text.encode(), np.uint8)
@@ -213,19 +219,19 @@ def _exchange(text: str) -> list[str]:
 
 
 def disband() -> None:
-    """Part, all at once, when training is over: what comes then, process 0 does alone."""
+    """Disconnect all processes after training; process 0 does the remaining work alone."""
     if _watch is not None:
         jax.distributed.shutdown()
-        _expect(f"the runtime of JAX ended this process (what is known of it: {_watch.log})")
+        _expect(f"the JAX runtime ended this process (details: {_watch.log})")
 
 
 # --- The end of a process -------------------------------------------------------------------
 
 
 class _Watch:
-    """Says one line when the runtime of JAX aborts, as it does if another process is lost.
+    """Prints one line when the JAX runtime aborts, as it does if another process is lost.
 
-    What the runtime itself writes, pages of it, goes to a file, which is kept in that case.
+    The long output of the runtime itself goes to a log file, which is kept if the line names it.
     """
 
     def __init__(self) -> None:
@@ -236,7 +242,7 @@ class _Watch:
             old.flush()
             setattr(sys, name, os.fdopen(os.dup(number), "w", 1, old.encoding, old.errors))
             os.dup2(handle, number)
-        # Python's own handlers run between two lines of Python, which an abort does not wait for.
+        # A C handler, because Python runs its own handlers too late for an abort.
         self.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: self.end())
         library = ctypes.CDLL(None)
         library.signal.argtypes, library.signal.restype = [ctypes.c_int, type(self.handler)], None
@@ -244,7 +250,7 @@ class _Watch:
         atexit.register(self.log.unlink, missing_ok=True)
 
     def end(self) -> None:
-        """End here and now."""
+        """Print the line and end the process immediately."""
         if self.line:
             os.write(self.screen, f"airscene: {self.line}\n".encode())
         if str(self.log) not in self.line:
@@ -256,24 +262,24 @@ _watch: _Watch | None = None
 
 
 def _expect(line: str) -> None:
-    """What to say if the runtime aborts from now on."""
+    """Set the line to print if the runtime aborts from now on."""
     global _watch
     _watch = _watch or _Watch()
     _watch.line = line
 
 
 def if_lost(command: str) -> None:
-    """What resumes the run, to be said if another process is lost."""
+    """Set the command that resumes the run, to be printed if another process is lost."""
     if _watch is not None:
         _expect(
-            f"another process was lost (what is known of it: {_watch.log}); "
-            f"go on from the last checkpoint by: {command}"
+            f"another process was lost (details: {_watch.log}); "
+            f"resume from the last checkpoint with: {command}"
         )
 
 
 @contextmanager
 def ending_together() -> Iterator[None]:
-    """What goes wrong in here ends this process at once; that ends the others, too."""
+    """End this process immediately on any error in the block, which also ends all others."""
     try:
         yield
     except AirsceneError as error:
@@ -288,7 +294,7 @@ def ending_together() -> Iterator[None]:
 
 
 def leave(status: int, line: str) -> None:
-    """Say something and end this process, without waiting for the others; not if it is alone."""
+    """Print a line and end this process without waiting for the others; no effect if alone."""
     if _watch is None:
         return
     print(line, file=sys.stderr)

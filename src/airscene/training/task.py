@@ -1,7 +1,7 @@
-"""What a kind of model gives to the training loop, and what the loop gives back.
+"""The interface between a kind of model and the training loop.
 
-A `Program` says what one step computes; a `Task` has the data, looks at held-out scenes, and says
-in a `Row` how it goes. `loop` does the rest.
+A `Program` defines what one step computes. A `Task` holds the data, evaluates on held-out scenes,
+and summarises the results in a `Row`. `loop` does the rest.
 """
 
 from abc import ABC, abstractmethod
@@ -23,13 +23,13 @@ from airscene.errors import AirsceneError
 from airscene.training.devices import Devices, alone, placed
 
 LOOK_SCENES = 1_000
-"""Held-out scenes that training looks at (seed 0)."""
+"""Number of held-out scenes evaluated during training (seed 0)."""
 RARE = 0.01
-"""What fewer than this share of the scenes (or slots) show is a stray, not a habit."""
+"""Anything seen in less than this share of the scenes (or slots) counts as never seen."""
 CHUNK = 125
-"""The most steps in one call of the compiled program; the host wakes up in between."""
+"""Most steps in one call of the compiled program; the host acts only between calls."""
 BEHIND = 10.0, 0.005
-"""A seed is behind the best one if its ELBO is lower by so many nats and by such a share of it."""
+"""A seed is behind if its ELBO is below the best by more than this many nats and this share."""
 
 T = TypeVar("T")
 Values = list[float | None]
@@ -37,28 +37,28 @@ Values = list[float | None]
 
 @dataclass(frozen=True)
 class Row:
-    """One look at the held-out scenes: a line of metrics.jsonl.
+    """One evaluation on the held-out scenes: a line of metrics.jsonl.
 
-    Lists have a value per seed: None, in the file, for what is not finite or not there.
+    Lists have one value per seed. In the file, values that are missing or not finite are null.
     """
 
     step: int
     seconds: float
     elbo: Values
     warnings: list[str | None]
-    """For each seed, the known failure that it looks like, if any."""
+    """For each seed, the known failure it resembles, or None."""
     figures: dict[str, Values] = field(default_factory=dict)
-    """What else the kind of model measures."""
+    """Other figures of the kind of model."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As one line of the file has it."""
+        """The values of one line of the file."""
         said = {"step": self.step, "elbo": self.elbo, "seconds": self.seconds}
         return {**said, "warnings": self.warnings, **self.figures}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of `Row` as a column of the live table: all seeds' spread, or their median."""
+    """A column of the live table: a figure of `Row`, as spread or median over the seeds."""
 
     name: str
     head: str
@@ -67,67 +67,67 @@ class Column:
     spread: bool = False
 
     def width(self, several: bool) -> int:
-        """Characters; a spread of several seeds needs more."""
+        """Width in characters; the spread of several seeds needs more."""
         return (23 if not self.unit else 21) if self.spread and several else max(8, len(self.head))
 
 
 class TrainState(eqx.Module):
-    """What training changes. Every array has a leading seeds axis."""
+    """The state that training updates. Every array has a leading seeds axis."""
 
     model: Any
     estimator: Any
-    """What the objective learns for itself; None where it learns nothing."""
+    """Parameters of the objective; None if it has none."""
     optimiser: PyTree[Array]
     seed: Int[Array, "*seeds"]
     step: Int[Array, "*seeds"]
 
     @property
     def learner(self) -> PyTree:
-        """What the optimiser moves."""
+        """The parameters that the optimiser updates."""
         return self.model if self.estimator is None else (self.model, self.estimator)
 
 
 class Moment(NamedTuple):
-    """A step of one seed."""
+    """One training step of one seed."""
 
     seed: Int[Array, ""]
     step: Int[Array, ""]
     rows: Int[Array, " batch"]
-    """The images of its minibatch."""
+    """Indices of the images in the minibatch."""
     key: Key[Array, ""]
 
 
 @runtime_checkable
 class Data(Protocol):
-    """What all seeds train on."""
+    """The training data of all seeds."""
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Number of images."""
         ...
 
     def seed_by_seed(self, tree: T) -> T:
-        """Arrays with a leading seeds axis, put where their seeds are trained."""
+        """Place arrays with a leading seeds axis on the devices that train the seeds."""
         ...
 
 
 class Program(ABC):
-    """What a step computes. It is hashable; equal programs are compiled once."""
+    """The computation of a step. Programs are hashable; equal ones are compiled once."""
 
     config: Any
 
     @abstractmethod
     def begin(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """A model before the first step, and what its objective learns for itself (or None)."""
+        """A new model, and the parameters of its objective (or None)."""
 
     def optimiser(self, own: Any) -> optax.GradientTransformation:
-        """What turns gradients into steps."""
+        """The optimiser."""
         return adam(self.config)
 
     @abstractmethod
     def loss(self, learner: Any, data: Any, own: Any, now: Moment) -> tuple[Array, Any]:
-        """The loss of a minibatch; and a pair: its ELBO, and the objective's next own state.
+        """The loss of a minibatch; and a pair of its ELBO and the new state of the objective.
 
-        data: what all seeds share. own: what this seed has for itself.
+        data: data that all seeds share. own: data of this seed only.
         """
 
 
@@ -148,53 +148,53 @@ class Task(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the data: what can be wrong with it shows here, before a run folder is begun."""
+        """Make the data. Errors in the data appear here, before a run folder is created."""
 
     @abstractmethod
     def data(self, mesh: Mesh) -> tuple[Data, Any]:
-        """On the devices: what all seeds share, and what each has for itself (a seeds axis).
+        """The data on the devices: shared by all seeds, and of each seed (with a seeds axis).
 
         The loop calls it before `start`, which may depend on the data.
         """
 
     @abstractmethod
     def look(self, models: Any) -> PyTree:
-        """A look at the held-out scenes, with the models of all seeds."""
+        """Evaluate the models of all seeds on the held-out scenes."""
 
     @abstractmethod
     def row(self, step: int, seen: Any, seconds: float) -> Row:
-        """What a look shows."""
+        """The results of `look` as a row."""
 
     @abstractmethod
     def columns(self) -> list[Column]:
-        """What of it is worth following while it trains."""
+        """The columns of the live table during training."""
 
     def note(self) -> dict[str, Any]:
-        """What weights say of the data that they were trained on."""
+        """The note on the training data, for the weights file."""
         return {}
 
     @property
     def seeds(self) -> Int[np.ndarray, " seeds"]:
-        """The seeds, in their order on the seeds axis."""
+        """The seeds, in the order of the seeds axis."""
         c: RunConfig = self.config
         return np.arange(c.seed, c.seed + c.seeds, dtype=np.int32)
 
     def mesh(self, devices: Devices) -> Mesh:
-        """The devices to train on, if so many are asked for."""
+        """The mesh to train on, given the requested number of devices."""
         if devices not in ("auto", 1) or jax.process_count() > 1:
-            raise AirsceneError("such a model is trained on one device: --devices 1")
+            raise AirsceneError("models of this kind train on one device: --devices 1")
         return alone()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Around all steps: to begin and end what they need."""
+        """A context around all steps, to set up and release what they need."""
         yield
 
-    def close(self) -> None:  # noqa: B027  most have nothing to give back
-        """Give back what the task holds."""
+    def close(self) -> None:  # noqa: B027  most tasks hold no resources
+        """Release the resources of the task."""
 
     def start(self, mesh: Mesh | None = None) -> TrainState:
-        """The state before the first step, for each seed; on one device if no others are named."""
+        """The initial state of all seeds; without a mesh, on one device."""
 
         def one(seed: Any) -> TrainState:
             model, estimator = self.program.begin(jax.random.key(seed))
@@ -211,7 +211,7 @@ class Task(ABC):
 
 
 def adam(config: RunConfig) -> optax.GradientTransformation:
-    """Adam with warm-up and a cosine to a tenth of its rate, gradients clipped if so configured."""
+    """Adam with warm-up, then a cosine to a tenth of its rate; gradients clipped if configured."""
     warmup = min(config.warmup, config.steps // 2)
     rate, last = config.learning_rate, max(config.steps, warmup + 1)
     schedule = optax.join_schedules(
@@ -226,12 +226,12 @@ def adam(config: RunConfig) -> optax.GradientTransformation:
 
 
 def best_seed(elbo: Sequence[float | None]) -> int:
-    """The index of the seed with the best held-out ELBO: chosen without labels."""
+    """The index of the seed with the best held-out ELBO, which needs no labels."""
     return int(np.nanargmax(np.array(elbo, float)))
 
 
 def behind(elbo: float | None, best: float) -> str | None:
-    """What is wrong with a seed's ELBO, given the best seed's."""
+    """A warning if a seed's ELBO is not finite or far below the best seed's."""
     if elbo is None or not np.isfinite(elbo):
         return "diverged: its ELBO is not finite"
     gap, (nats, share) = best - elbo, BEHIND
@@ -240,10 +240,10 @@ def behind(elbo: float | None, best: float) -> str | None:
 
 
 def rounded(values: Any, digits: int) -> Values:
-    """Figures of all seeds, as the file has them."""
+    """The values of all seeds, rounded for the file."""
     return [round(float(value), digits) for value in values]
 
 
 def pick(models: T, seed: int) -> T:
-    """One seed's model out of a stack of them."""
+    """The model of one seed, out of a stack of all."""
     return jax.tree.map(lambda a: a[seed], models)

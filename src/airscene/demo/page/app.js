@@ -1,18 +1,18 @@
-// The demo's page: a picture to draw (left), and the scene that was found in it, to edit (right).
+// The demo's page: a picture to draw on (left), and the scene found in it, which can be edited (right).
 //
-// Everything is in pixels of the picture, as in airscene's Scene: x to the right, y down. While the
-// pen moves, at most one request is under way, always with the newest picture.
+// Coordinates are in pixels of the picture, as in airscene's Scene: x to the right, y down. While the
+// pen moves, at most one request is under way; the next one sends the newest picture.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const PEN = 2.5; // width in pixels of the model's image: looks like a digit of the training data
+const PEN = 2.5; // width in pixels of the model's image, similar to digits of the training data
 const STAMP = 6.5; // radius of a sprite, as in airscene/data/sprites.py
 const STAMP_COLOURS = ["#f00", "#0f0", "#00f"];
-const COLOURS = 6; // of windows, in style.css
-const SLIDERS = 8; // shown before "More"
+const COLOURS = 6; // number of window colours in style.css
+const SLIDERS = 8; // number of sliders shown before "More" is clicked
 const MOST_BYTES = 10e6;
-const UNEXPLAINED = 0.4; // of the picture's squared intensity: beyond that, the page says so
+const UNEXPLAINED = 0.4; // share of the picture's squared intensity; above it, the page shows a note
 
 const WORDS = {
   digits: { title: "Draw a few digits", hint: "Draw here, about this large" },
@@ -23,15 +23,15 @@ const WORDS = {
 
 const state = {
   models: [],
-  model: null, // what /models says of the chosen one
+  model: null, // the entry of /models for the selected model
   strokes: [], // the drawing: {points} or {stamp, x, y}
-  file: null, // or a picture: {blob, type, name, url, width, height}
+  file: null, // instead of strokes, a picture: {blob, type, name, url, width, height}
   scene: null, // {height, width, objects: [{where, what, number, patch, bitmap}]}
   found: null, // the scene before it was edited
   selected: -1,
   allSliders: false,
-  layout: null, // of a 3D model: what was found, or made
-  truth: null, // of a random 3D scene
+  layout: null, // 3D models: the scene that was found or sampled
+  truth: null, // 3D models: the true random scene
 };
 const latencies = [];
 window.airscene = {
@@ -42,7 +42,7 @@ window.airscene = {
   },
 };
 
-// --- Talking to the server -------------------------------------------------------------------
+// --- Requests to the server ------------------------------------------------------------------
 
 async function ask(path, query = {}, body = null, type = "application/json") {
   const words = new URLSearchParams({ model: state.model?.name ?? "", ...query });
@@ -54,13 +54,13 @@ async function ask(path, query = {}, body = null, type = "application/json") {
     throw new Error("The server does not answer. Is airscene demo still running?");
   }
   const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error ?? `The server says ${response.status}.`);
+  if (!response.ok) throw new Error(answer.error ?? `The server returned status ${response.status}.`);
   return answer;
 }
 
 const askToRender = (scene) => ask("render", {}, JSON.stringify(scene));
 
-/** Runs `work` with the newest of the values given, never two at a time. */
+/** Returns a function that runs `work` on the newest value, one call at a time. */
 function newest(work, merge = (_, value) => value) {
   let waiting = null;
   const run = async (value) => {
@@ -77,13 +77,13 @@ function newest(work, merge = (_, value) => value) {
   return run;
 }
 
-let latest = null; // answer about the picture whose scene is not shown yet
+let latest = null; // the newest answer, until its scene is shown
 
-/** Look at the picture. `since`: when the oldest pointer event came that is not answered yet. */
+/** Infers the scene of the picture. `since`: time of the oldest pointer event without an answer. */
 const look = newest(
   async ({ since, file }) => {
     const { model } = state;
-    // What the page or the model has drawn is light on black already, whatever the model takes.
+    // Pictures drawn by the page or rendered by the model are always light on black.
     const seen = Number(!file || file.seen === true);
     const flags = { patches: 1, seen, ...(file && { preview: 1, invert: Number($("invert").checked) }) };
     const [blob, type] = file ? [file.blob, file.type] : [drawnBytes(), "application/x-npy"];
@@ -94,7 +94,7 @@ const look = newest(
       if (file) forget(file);
       throw new Error(file?.name ? `${file.name}: ${error.message}` : error.message);
     }
-    if (state.model !== model || (state.file ?? null) !== (file ?? null)) return; // too late
+    if (state.model !== model || (state.file ?? null) !== (file ?? null)) return; // outdated
     quiet();
     if (file) await show(file, answer);
     if (model.kind === "3d") return showLayout(answer);
@@ -102,7 +102,7 @@ const look = newest(
     latest = answer;
     painted().then(() => {
       if (since) measured(performance.now() - since);
-      if (latest === answer) attempt(() => showScene(answer).then(() => (latest = null))); // windows first
+      if (latest === answer) attempt(() => showScene(answer).then(() => (latest = null))); // after the windows
     });
   },
   (waiting, value) => ({ ...value, since: Math.min(waiting.since ?? Infinity, value.since ?? Infinity) }),
@@ -111,7 +111,7 @@ const look = newest(
 const painted = () =>
   new Promise((resolve) => {
     requestAnimationFrame(() => {
-      const channel = new MessageChannel(); // its message comes after the frame is painted
+      const channel = new MessageChannel(); // its message arrives after the frame is painted
       channel.port1.onmessage = resolve;
       channel.port2.postMessage(0);
     });
@@ -121,7 +121,7 @@ function measured(milliseconds) {
   if (!Number.isFinite(milliseconds)) return;
   latencies.push(milliseconds);
   const last = latencies.slice(-20).sort((a, b) => a - b);
-  $("latency").textContent = `${Math.round(last[last.length >> 1])} ms from pen to windows`;
+  $("latency").textContent = `${Math.round(last[last.length >> 1])} ms from pen stroke to result`;
 }
 
 // --- Messages --------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ function quiet() {
 const small = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 const picture = $("picture").querySelector("canvas");
 
-/** How an image of this size lies on a stage: as large as possible, in the middle. */
+/** Returns scale, left and top of an image on a canvas: as large as possible, centred. */
 function fit(canvas, width, height) {
   const scale = Math.min(canvas.width / width, canvas.height / height);
   return [scale, (canvas.width - scale * width) / 2, (canvas.height - scale * height) / 2];
@@ -174,7 +174,7 @@ function drawStrokes(context) {
   }
 }
 
-/** A smooth line: curves from middle to middle, with the points as their controls. */
+/** Traces a smooth line: curves between midpoints, with the points as control points. */
 function tracePen(context, points) {
   context.moveTo(...points[0]);
   for (let i = 1; i < points.length - 1; i++) {
@@ -199,7 +199,7 @@ function drawPicture() {
   const { file, model } = state;
   if (file?.image) {
     place(context, file.width, file.height);
-    context.imageSmoothingEnabled = file.image.naturalWidth > 100; // few pixels: let them be seen
+    context.imageSmoothingEnabled = file.image.naturalWidth > 100; // show the pixels of small images
     context.drawImage(file.image, 0, 0, file.width, file.height);
   } else {
     drawStrokes(context);
@@ -212,7 +212,7 @@ function drawPicture() {
   $("invert").parentElement.hidden = !file?.image || model.kind === "3d";
 }
 
-/** The drawing as an NPY file of the model's size: quicker than to wait for a PNG. */
+/** Returns the drawing as an NPY file at the model's size: faster than encoding a PNG. */
 function drawnBytes() {
   const { width, height, channels } = state.model;
   small.canvas.width = width;
@@ -221,7 +221,7 @@ function drawnBytes() {
   const pixels = small.getImageData(0, 0, width, height).data;
   const shape = channels === 3 ? `(${height}, ${width}, 3)` : `(${height}, ${width})`;
   const words = `{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }`;
-  const head = `\x93NUMPY\x01\x00\x76\x00${words.padEnd(117)}\n`; // 128 bytes in all
+  const head = `\x93NUMPY\x01\x00\x76\x00${words.padEnd(117)}\n`; // 128 bytes in total
   const bytes = new Uint8Array(128 + width * height * channels);
   for (let i = 0; i < 128; i++) bytes[i] = head.charCodeAt(i);
   for (let i = 0; i < width * height; i++)
@@ -275,10 +275,10 @@ function clearPicture() {
   drawPicture();
 }
 
-// --- Pictures from elsewhere -----------------------------------------------------------------
+// --- Opened pictures -------------------------------------------------------------------------
 
 function open(blob, name = "", seen = false) {
-  if (blob.size > MOST_BYTES) return say(`${name}: larger than 10 MB.`);
+  if (blob.size > MOST_BYTES) return say(`${name}: the file is larger than 10 MB.`);
   const type = /^image\/[\w.+-]+$/.test(blob.type) ? blob.type : "application/octet-stream";
   state.truth = null;
   return take({ blob, type, name, seen });
@@ -290,14 +290,14 @@ function take(file) {
   return look({ file });
 }
 
-/** A picture that could not be read: back to what was there before. */
+/** Restores the previous picture if this one could not be read. */
 function forget(file) {
   if (state.file !== file) return;
   state.file = file.before;
   drawPicture();
 }
 
-/** Show a picture as the server read it, which also goes for what a browser cannot read. */
+/** Shows a picture as the server read it, which works even for formats unknown to the browser. */
 async function show(file, answer) {
   file.image = await imageOf(answer.image);
   file.width = answer.width ?? file.image.naturalWidth;
@@ -325,7 +325,7 @@ const pngOf = (dataUrl) => new Blob([bytesOf(dataUrl)], { type: "image/png" });
 function showFound(answer) {
   drawWindows($("picture").querySelector("svg"), answer.objects);
   showPosterior(answer.count_posterior);
-  const missing = `${Math.round(100 * answer.residual)}% of the picture is left unexplained`;
+  const missing = `${Math.round(100 * answer.residual)}% of the picture is unexplained`;
   showCount(answer.count, answer.residual > UNEXPLAINED ? missing : "");
 }
 
@@ -334,7 +334,7 @@ function showCount(count, note = "", edited = false) {
   const text = `${count} ${word}${count === 1 ? "" : "s"}`;
   if ($("count").textContent !== text) $("count").textContent = text;
   $("note").textContent = note;
-  $("posterior").classList.toggle("stale", edited); // it is the picture's, not this scene's
+  $("posterior").classList.toggle("stale", edited); // it belongs to the picture, not to the edited scene
 }
 
 function showPosterior(chances) {
@@ -359,7 +359,7 @@ function percent(p) {
   return `${(100 * p).toFixed(p > 0.995 || p < 0.001 ? 0 : 1)}%`;
 }
 
-/** As many children as wanted; those that are there stay, so that they can move smoothly. */
+/** Gives `parent` `count` children. Existing ones are kept, so they can move smoothly. */
 function fill(parent, count, make) {
   while (parent.children.length > count) parent.lastChild.remove();
   while (parent.children.length < count) parent.append(make(parent.children.length));
@@ -380,12 +380,12 @@ function drawWindows(svg, objects, make = makeWindow) {
   });
 }
 
-/** An object keeps its colour when others are deleted. */
+/** Sets the colour by the object's number, so it stays when other objects are deleted. */
 function colour(element, number) {
   for (let i = 0; i < COLOURS; i++) element.classList.toggle(`c${i}`, i === number % COLOURS);
 }
 
-/** What a pixel of the screen is in the drawing's own. */
+/** Returns the size of a screen pixel in the units of the drawing. */
 function pixelOf(svg) {
   const { width, height } = svg.viewBox.baseVal;
   const shown = svg.getBoundingClientRect();
@@ -407,7 +407,7 @@ function setBox(rect, x, y, side) {
   Object.assign(rect.style, { x: `${x}px`, y: `${y}px`, width: `${side}px`, height: `${side}px` });
 }
 
-// --- The scene, to edit ----------------------------------------------------------------------
+// --- The editable scene ----------------------------------------------------------------------
 
 const stage = $("scene").querySelector("svg");
 const canvas = $("scene").querySelector("canvas");
@@ -423,7 +423,7 @@ async function showScene(answer) {
 const copyOf = (scene) => ({ ...scene, objects: scene.objects.map(copyOfObject) });
 const copyOfObject = (thing) => ({ ...thing, where: [...thing.where], what: [...thing.what] });
 
-/** The patch as a bitmap with an empty border: outside of its window an object draws nothing. */
+/** Adds the patch as a bitmap with an empty border: an object is blank outside its window. */
 async function withPatch(thing) {
   const image = await imageOf(thing.patch);
   const bitmap = document.createElement("canvas");
@@ -433,7 +433,7 @@ async function withPatch(thing) {
   return thing;
 }
 
-/** Show the scene after a change; `note` says what it is now. */
+/** Shows the scene after a change; `note` describes the change. */
 function edited(note = "Edited scene") {
   const { scene } = state;
   $("undo").disabled = !note;
@@ -483,7 +483,7 @@ function drag(start, i) {
   const move = (event) => {
     const dx = (event.clientX - start.clientX) * pixel;
     const dy = (event.clientY - start.clientY) * pixel;
-    if (resizing) setSide(thing, side + dx + dy); // both edges move: the centre stays
+    if (resizing) setSide(thing, side + dx + dy); // both edges move, the centre stays
     else moveTo(thing, x + dx, y + dy);
     edited();
   };
@@ -557,7 +557,7 @@ function select(i) {
   showSliders();
 }
 
-// --- The list of objects, and their codes ----------------------------------------------------
+// --- The list of objects and their codes -----------------------------------------------------
 
 function showObjects() {
   const { objects } = state.scene ?? { objects: [] };
@@ -575,7 +575,7 @@ function showObjects() {
     copies.setAttribute("aria-label", `Copy ${name}`);
     deletes.setAttribute("aria-label", `Delete ${name}`);
     if (image.getAttribute("src") !== thing.patch) image.src = thing.patch;
-    item.querySelector("small").textContent = `at ${x}, ${y}; ${side} wide`;
+    item.querySelector("small").textContent = `at ${x}, ${y}; side ${side}`;
   });
 }
 
@@ -605,7 +605,7 @@ function showSliders() {
   $("codes").hidden = !thing;
   if (!thing) return;
   const count = state.allSliders ? thing.what.length : Math.min(SLIDERS, thing.what.length);
-  $("codes-title").textContent = `What object ${thing.number + 1} looks like`;
+  $("codes-title").textContent = `Appearance of object ${thing.number + 1}`;
   $("more").hidden = thing.what.length <= SLIDERS;
   $("more").textContent = state.allSliders ? "Fewer" : `All ${thing.what.length}`;
   $("more").setAttribute("aria-expanded", state.allSliders);
@@ -632,7 +632,7 @@ function makeSlider(k) {
   return label;
 }
 
-/** The patch of a changed code. */
+/** Renders the patch of an object whose code has changed. */
 const redraw = newest(async (thing) => {
   const { width, height, name } = state.model;
   const drawn = await askToRender({ width, height, objects: [{ where: thing.where, what: thing.what }] });
@@ -642,11 +642,11 @@ const redraw = newest(async (thing) => {
   edited();
 });
 
-/** The edited scene as a picture, back through inference. */
+/** Renders the edited scene and infers it again. */
 async function inferScene() {
   const { scene } = state;
   if (!scene) return;
-  const scale = Math.min(1, 512 / Math.max(scene.width, scene.height)); // enough to see all of it
+  const scale = Math.min(1, 512 / Math.max(scene.width, scene.height)); // 512 pixels are enough
   const drawn = await askToRender({
     width: Math.max(1, Math.round(scale * scene.width)),
     height: Math.max(1, Math.round(scale * scene.height)),
@@ -661,7 +661,7 @@ async function sampleScene() {
   for (let tries = 0; tries < 10; tries++) {
     const seed = Math.floor(Math.random() * 1e6);
     answer = await ask("sample", { n: $("n").value, seed, patches: 1 });
-    if (answer.objects.every((thing) => isInside(thing, answer))) break; // the prior is wider
+    if (answer.objects.every((thing) => isInside(thing, answer))) break; // the prior also places objects outside
   }
   quiet();
   state.selected = -1;
@@ -688,7 +688,7 @@ async function randomScene() {
 async function showLayout(answer) {
   state.layout = answer;
   showCount(answer.count);
-  $("missing").textContent = answer.rendered === null ? `No renderer here: ${answer.renderer}` : "";
+  $("missing").textContent = answer.rendered === null ? `No renderer available: ${answer.renderer}` : "";
   await showRendered(answer.rendered);
   showTable();
 }
@@ -710,8 +710,8 @@ function showTable() {
   for (const thing of layout?.objects ?? []) top.append(editableThing(thing));
   for (const thing of truth?.objects ?? []) top.append(makeThing(thing, "truth"));
   const rows = (layout?.objects ?? []).flatMap(describe);
-  if (truth?.objects.length) rows.push(["Dashed", "where the thing really is"]);
-  if (!rows.length) rows.push(["", layout ? "Nothing stands on the table." : "No picture yet."]);
+  if (truth?.objects.length) rows.push(["Dashed", "the true position"]);
+  if (!rows.length) rows.push(["", layout ? "Nothing is on the table." : "No picture yet."]);
   $("numbers").replaceChildren(
     ...rows.flatMap(([name, text]) => [
       Object.assign(document.createElement("dt"), { textContent: name }),
@@ -725,11 +725,11 @@ function describe(thing) {
   if (!thing.position_cm) return [...rows, ...Object.entries(thing.pose).map(([k, v]) => [k, v.toFixed(3)])];
   const { x, y, yaw } = thing.pose;
   const [sdX, sdY] = [thing.sd.x, thing.sd.y].map((v) => (v ? ` ± ${(100 * v).toFixed(1)}` : ""));
-  rows.push(["To the right", `${centimetres(x)}${sdX} cm`], ["Away from us", `${centimetres(y)}${sdY} cm`]);
+  rows.push(["Right of centre", `${centimetres(x)}${sdX} cm`], ["Behind centre", `${centimetres(y)}${sdY} cm`]);
   const symmetry = thing.symmetry ?? 360;
   const turned = (((yaw * 180) / Math.PI) % symmetry + symmetry) % symmetry;
-  rows.push(["Turned by", symmetry ? `${turned.toFixed(0)}°` : "looks the same from all sides"]);
-  if (thing.outside) rows.push(["Please note", "Far outside of the table: a picture of another kind?"]);
+  rows.push(["Rotation", symmetry ? `${turned.toFixed(0)}°` : "looks the same from all sides"]);
+  if (thing.outside) rows.push(["Warning", "Far off the table, or the picture is unlike the training pictures."]);
   return rows;
 }
 
@@ -752,7 +752,7 @@ function makeTable(top) {
   draw(top, "text", { x: 0, y: 0.485 }, "camera");
 }
 
-/** A thing from above: y is away from the camera, so up. Sizes as in renderers/world.py. */
+/** Draws a thing from above: y points away from the camera, so up. Sizes as in renderers/world.py. */
 function makeThing({ kind, pose }, role) {
   const { x = 0, y = 0, yaw = 0 } = pose;
   const turn = `translate(${x} ${-y}) rotate(${(-yaw * 180) / Math.PI})`;
@@ -825,8 +825,8 @@ async function choose(name) {
   $("model").value = model.name;
   $("about").textContent = model.description;
   $("title").textContent = WORDS[styleOf(model)].title;
-  $("scene-title").textContent = model.kind === "3d" ? "Scene, rendered again" : "Scene, drawn back";
-  $("n").replaceChildren(...[...Array(model.max_objects + 1).keys()].map((n) => new Option(`of ${n}`, n)));
+  $("scene-title").textContent = model.kind === "3d" ? "Rendered scene" : "Reconstructed scene";
+  $("n").replaceChildren(...[...Array(model.max_objects + 1).keys()].map((n) => new Option(`with ${n}`, n)));
   $("n").value = Math.min(2, model.max_objects);
   for (const svg of [stage, $("picture").querySelector("svg")]) svg.replaceChildren();
   latest = null;
@@ -841,7 +841,7 @@ async function choose(name) {
   await warmUp(model);
 }
 
-/** The first answer of a model takes a while: get that over with. */
+/** Sends a first request, because the first answer of a model is slow. */
 async function warmUp(model) {
   const slow = setTimeout(() => say(`Warming up ${model.name} …`, true), 300);
   const done = model.kind === "3d" ? attempt(randomScene) : look({});

@@ -1,0 +1,197 @@
+"""Evaluation on pictures with known objects: masks, boxes, centres and counts."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from airscene.air.matching import (
+    Pairing,
+    average_precision,
+    box_overlap,
+    centres_in_boxes,
+    centres_in_masks,
+    f1,
+    mask_overlap,
+)
+from airscene.config import Edges
+from airscene.data import DATASETS
+from airscene.data.folder import pictures_of
+from airscene.data.truth import Truth, TruthFolder, from_masks
+from airscene.errors import AirsceneError
+from airscene.io.images import TRUTH, find_files, is_truth
+from airscene.kinds.evaluation import Evaluation, Evaluator
+from airscene.output.measures import Measure, Measures
+
+MEASURES: Measures = {
+    "mask_f1": Measure("Mask F1", "mask F1", ".3f", "at IoU 0.5", headline=True, per_seed=True),
+    "box_f1": Measure("Box F1", "box F1", ".3f", "at IoU 0.5", headline=True, per_seed=True),
+    "centre_f1": Measure(
+        "Centre F1", "centre F1", ".3f", "centre in the true object", headline=True, per_seed=True
+    ),
+    "mask_ap": Measure("Mask average precision", "mask AP", ".3f", "at IoU 0.5", per_seed=True),
+    "box_ap": Measure("Box average precision", "box AP", ".3f", "at IoU 0.5", per_seed=True),
+    "count_error": Measure(
+        "Count error", "count error", "%", "mean over pictures", headline=True, per_seed=True
+    ),
+    "objects_found": Measure("Objects found", "found", ",.0f", per_seed=True),
+    "objects_true": Measure("True objects", "true", ",.0f"),
+}
+"""Labels and number formats of the figures."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A picture and the truth about it."""
+
+    name: str
+    image: np.ndarray
+    truth: Truth
+
+
+def known_pictures(folder: Path) -> list[Known]:
+    """The pictures of a folder about which something is known."""
+    truth, found = TruthFolder(folder), []
+    for path in find_files([folder]):
+        images = list(pictures_of([path]))
+        for name, image in images:
+            about = truth.about(path, image.shape)
+            if about is not None and len(images) > 1:
+                raise AirsceneError(f"{path} holds {len(images)} images, but the truth of one")
+            if about is None:
+                print(f"airscene: {name} is skipped: its objects are not known", file=sys.stderr)
+            else:
+                found.append(Known(name, image, about))
+    if not found:
+        raise AirsceneError(
+            f"nothing is known about the pictures in {folder}: expected NAME_masks.tif beside "
+            "NAME.tif, boxes.csv (file, x0, y0, x1, y1) or counts.csv (file, count)"
+        )
+    return found
+
+
+def is_folder(data: str) -> bool:
+    """Whether `data` names a folder, not a data set."""
+    return data not in DATASETS and Path(data).is_dir()
+
+
+def has_objects(folder: str) -> bool:
+    """Whether masks or boxes are known of pictures in a folder, not only counts."""
+    path = Path(folder)
+    return (path / "boxes.csv").is_file() or any(map(is_truth, path.rglob(f"*{TRUTH}.*")))
+
+
+class PictureEvaluator(Evaluator):
+    """Evaluates models on the pictures of a folder with known objects."""
+
+    def __init__(self, folder: str, edges: Edges = "centre"):
+        self.folder, self.edges, known = folder, edges, known_pictures(Path(folder))
+        self.pictures = [replace(k, truth=at_edges(k, edges)) for k in known]
+
+    def measure(self, predictor: Any) -> Evaluation:
+        """Masks, boxes, centres and counts, as far as they are known."""
+        images = [known.image for known in self.pictures]
+        if predictor.reads_whole:
+            scenes = [predictor.infer_picture(image, edges=self.edges) for image in images]
+        elif self.edges != "centre":
+            raise AirsceneError("--edges applies only to models trained on tiles")
+        else:
+            scenes = predictor.infer_batch(images)
+        return Evaluation(figures(scenes, [known.truth for known in self.pictures]))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The folder, and which objects at the edges count."""
+        return {"data": self.folder, "edges": self.edges}
+
+
+def at_edges(known: Known, edges: Edges) -> Truth:
+    """The true objects of a picture that count. True centres always lie in the picture."""
+    truth, (height, width) = known.truth, known.image.shape[:2]
+    if edges != "inside" or truth.boxes is None:
+        return truth
+    x0, y0, x1, y1 = truth.boxes.T
+    kept = (x0 > 0) & (y0 > 0) & (x1 < width) & (y1 < height)
+    if truth.masks is None:
+        return Truth(int(kept.sum()), truth.boxes[kept])
+    return from_masks(np.append(0, np.cumsum(kept) * kept)[truth.masks].astype(np.int32))
+
+
+@runtime_checkable
+class Found(Protocol):
+    """What was found in a picture: a `Scene`, or the regions of a classical method."""
+
+    @property
+    def count(self) -> int:
+        """The number of objects."""
+        ...
+
+    @property
+    def objects(self) -> tuple[Any, ...]:
+        """The objects, each with its `presence` and `box`."""
+        ...
+
+    def label_image(self) -> Int[np.ndarray, "height width"]:
+        """1, 2, ... at the pixels of the objects, 0 for the background."""
+        ...
+
+
+def figures(scenes: Sequence[Found], truths: Sequence[Truth]) -> dict[str, Any]:
+    """F1 and average precision over all pictures, and the mean relative error of the counts."""
+    pairs = list(zip(scenes, truths, strict=True))
+    labels = [scene.label_image() if t.masks is not None else None for scene, t in pairs]
+    result: dict[str, Any] = {
+        "scenes": len(pairs),
+        "objects_found": float(sum(scene.count for scene in scenes)),
+        "objects_true": float(sum(truth.count for truth in truths)),
+        "count_error": count_error([s.count for s in scenes], [t.count for t in truths]),
+    }
+    masks = [
+        Pairing(mask_overlap(t.masks, found, scene.count), _score(scene))
+        for (scene, t), found in zip(pairs, labels, strict=True)
+        if t.masks is not None and found is not None
+    ]
+    if masks:
+        result |= {"mask_f1": f1(masks), "mask_ap": average_precision(masks)}
+    boxed = [(scene, truth) for scene, truth in pairs if truth.boxes is not None]
+    if boxed:
+        boxes = [
+            Pairing(box_overlap(t.boxes, _boxes(s)), _score(s))
+            for s, t in boxed
+            if t.boxes is not None
+        ]
+        centres = [Pairing(_centred(s, t), _score(s)) for s, t in boxed]
+        result |= {
+            "box_f1": f1(boxes),
+            "box_ap": average_precision(boxes),
+            "centre_f1": f1(centres),
+        }
+    return result
+
+
+def count_error(found: Sequence[int], true: Sequence[int]) -> float:
+    """The mean over pictures of |found - true| / true; an empty picture counts as having one."""
+    gaps = np.abs(np.array(found) - np.array(true)) / np.maximum(true, 1)
+    return float(np.mean(gaps))
+
+
+def _score(scene: Found) -> Float[np.ndarray, " objects"]:
+    return np.array([thing.presence for thing in scene.objects])
+
+
+def _boxes(scene: Found) -> Float[np.ndarray, "objects 4"]:
+    return np.array([thing.box for thing in scene.objects], float).reshape(-1, 4)
+
+
+def _centred(scene: Found, truth: Truth) -> Float[np.ndarray, "true found"]:
+    """Which centres lie in which true objects."""
+    boxes = _boxes(scene)
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    if truth.masks is not None:
+        return centres_in_masks(truth.masks, centres)
+    assert truth.boxes is not None
+    return centres_in_boxes(truth.boxes, centres)

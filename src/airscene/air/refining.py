@@ -1,0 +1,113 @@
+"""Second thoughts on the objects of a picture: which are needed, and which hold two.
+
+Both are decided by the ELBO. An object goes if, beside all others, it explains less than it costs.
+An object is divided if two explain its surroundings better by more than the second costs.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from airscene.air.model import AIR
+from airscene.air.rounds import crop_side
+from airscene.air.splitting import halves
+from airscene.nn import attention
+
+SUSPICIOUS = 0.3
+"""The share of objects, those with the most unusual codes, that may be divided into two."""
+WHERE = 8.0
+"""Price in nats of the place and size of a second object, besides `object_cost`."""
+
+Part = Float[np.ndarray, "crop crop channels"]
+
+
+def refined(
+    air: AIR, left: Float[np.ndarray, "height width channels"], rows: Any
+) -> tuple[Any, Float[np.ndarray, "height width channels"]]:
+    """The objects that are needed, with those divided that hold two; and what they leave.
+
+    left: the picture minus the drawings of all objects.
+    rows: a `Found` of NumPy arrays.
+    """
+    if air.config.likelihood != "gaussian" or air.config.saturate:
+        return rows, left  # drawings do not simply add up
+    rest = Rest(air, left)
+    rows = _divided(rest, _needed(rest, rows))
+    return rows, rest.left[rest.crop : -rest.crop, rest.crop : -rest.crop]
+
+
+class Rest:
+    """What all objects together leave unexplained."""
+
+    def __init__(self, air: AIR, left: Float[np.ndarray, "height width channels"]):
+        self.air, self.crop = air, crop_side(air.config)
+        room = (self.crop, self.crop)
+        self.left = np.pad(left, (room, room, (0, 0)))
+
+    def corner(self, where: Float[np.ndarray, "3"]) -> np.ndarray:
+        """Top left corner (x, y) of the part around a window."""
+        return np.round(where[1:]).astype(int) - self.crop // 2
+
+    def inside(self, where: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
+        """A window in pixels of the part around it."""
+        return where - np.append(0, self.corner(where))
+
+    def part(self, where: Float[np.ndarray, "3"]) -> Part:
+        """The part around a window; changes of it change the whole."""
+        x, y = self.corner(where) + self.crop
+        return self.left[y : y + self.crop, x : x + self.crop]
+
+    def drawing(self, rows: Any, i: int) -> Part:
+        """An object in the part around it."""
+        return self.drawn(self.inside(rows.where[i]), rows.y_att[i])
+
+    def drawn(self, inside: Float[np.ndarray, "3"], y_att: np.ndarray) -> Part:
+        """A drawing in a window of a part."""
+        pose = attention.from_pixels(inside, self.crop, self.crop)
+        return attention.write(y_att, pose, self.crop, self.crop)
+
+    def gain(self, rows: Any, i: int) -> float:
+        """The nats that an object explains beside all others, minus the KL of its code."""
+        part, y = self.part(rows.where[i]), self.drawing(rows, i)
+        explained = np.sum((part + y) ** 2) - np.sum(part**2)
+        return float(explained / (2 * self.air.config.likelihood_sd**2) - rows.kl_what[i])
+
+
+def _needed(rest: Rest, rows: Any) -> Any:
+    """The objects without those that explain less than they cost, the least useful first."""
+    cost, gone = rest.air.config.object_cost, []
+    gains = [rest.gain(rows, i) for i in range(len(rows.logit))]
+    for i in np.argsort(gains).tolist():
+        if gains[i] < cost and rest.gain(rows, i) < cost:  # more useful once others are gone
+            rest.part(rows.where[i])[...] += rest.drawing(rows, i)
+            gone.append(i)
+    kept = np.setdiff1d(np.arange(len(gains)), gone)
+    return jax.tree.map(lambda a: a[kept], rows)
+
+
+def _divided(rest: Rest, rows: Any) -> Any:
+    """The objects, with two in place of each that holds two: see `splitting`."""
+    if not len(rows.logit):
+        return rows
+    some = np.flatnonzero(rows.kl_what >= np.quantile(rows.kl_what, 1 - SUSPICIOUS))
+    parts = [rest.part(rows.where[i]) + rest.drawing(rows, i) for i in some.tolist()]
+    inside = [rest.inside(rows.where[i]) for i in some]
+    two = halves(rest.air, np.array(parts, np.float32), np.array(inside, np.float32))
+    split = np.isfinite(two.gain) & (two.gain > rest.air.config.object_cost + WHERE)
+    gone = some[split]
+    for n in np.flatnonzero(split).tolist():
+        i = int(some[n])
+        pair = sum(rest.drawn(two.where[n, k], two.y_att[n, k]) for k in (0, 1))
+        rest.part(rows.where[i])[...] += rest.drawing(rows, i) - pair
+    kept = np.setdiff1d(np.arange(len(rows.logit)), gone)
+    origin = np.array([np.append(0, rest.corner(rows.where[i])) for i in gone]).reshape(-1, 1, 3)
+    made = (two.where[split] + origin, two.z_what[split], two.y_att[split])
+    more = eqx.tree_at(
+        lambda found: (found.where, found.z_what, found.y_att),
+        jax.tree.map(lambda a: np.repeat(a[gone], 2, axis=0), rows),
+        tuple(a.reshape(-1, *a.shape[2:]).astype(np.float32) for a in made),
+    )
+    return jax.tree.map(lambda a, b: np.concatenate([a[kept], b]), rows, more)

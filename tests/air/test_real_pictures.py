@@ -1,0 +1,35 @@
+"""Real microscopy with masks: from the pictures to F1, by the commands of the page."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airscene.cli import main
+from airscene.data.downloads import given
+
+
+@pytest.mark.long
+def test_nuclei_of_a_film(tmp_path: Path, optimised) -> None:
+    """Trained on four frames without their masks, for half of the default steps."""
+    data = given("pictures")
+    if data is None:
+        pytest.skip("AIRSCENE_DATA does not say where the pictures lie")
+    for name, frames in {"train": range(4), "test": range(6, 8)}.items():
+        (tmp_path / name).mkdir()
+        for frame in frames:
+            for file in (f"{frame:02}.tif", f"{frame:02}_masks.tif"):
+                shutil.copyfile(data / "hela" / file, tmp_path / name / file)
+    run, out = str(tmp_path / "run"), tmp_path / "out"
+    words = ["--steps", "1250", "--anneal", "600", "--eval-every", "625", "--scenes", "8000"]
+    command = "import sys; from airscene.cli import main; sys.exit(main())"
+    train = [sys.executable, "-c", command, "train", "folder", str(tmp_path / "train")]
+    subprocess.run([*train, "--out", run, *words], env=optimised, check=True)
+    test = ["--data", str(tmp_path / "test"), "--edges", "inside", "--out", str(out)]
+    assert main(["eval", run, *test]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert result["centre_f1"] > 0.9 and result["mask_f1"] > 0.86
+    assert result["count_error"] < 0.1

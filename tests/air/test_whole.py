@@ -1,0 +1,138 @@
+"""Whole pictures: rounds, edges, masks, second thoughts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import airscene
+from airscene.air import rounds
+from airscene.air.cores import DifferenceCore
+from airscene.air.picture import infer_picture
+from airscene.air.pictures import count_error, figures
+from airscene.air.predictor import Predictor, _on_canvas
+from airscene.air.refining import Rest, _needed
+from airscene.air.rounds import _in_strips
+from airscene.air.splitting import halves
+from airscene.air.whole import explain
+from airscene.data.digits import embedded_digits
+from airscene.data.scenes import compose
+from airscene.data.truth import from_masks
+
+
+@pytest.fixture(scope="module")
+def model() -> Predictor:
+    return airscene.load("digits-difference")
+
+
+def picture(count: int, side: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Digits on black, and their boxes."""
+    glyphs, labels = embedded_digits()
+    rng = np.random.default_rng(seed)
+    made = compose(glyphs[::5], labels[::5], (count,), 1, side, side, rng)
+    return made.images[0].astype(np.float32) / 255, made.boxes[0]
+
+
+def test_at_once_is_as_one_at_a_time(model: Predictor) -> None:
+    x, _ = picture(14, 250)
+    at_once, one = explain(model.air, x), explain(model.air, x, one_at_a_time=True)
+    assert len(at_once.where) == len(one.where) == 14
+    first, second = (np.lexsort(found.where.T) for found in (at_once, one))
+    np.testing.assert_allclose(at_once.where[first], one.where[second], atol=1e-3)
+    np.testing.assert_allclose(at_once.y_att[first], one.y_att[second], atol=1e-4)
+
+
+def test_a_small_picture_is_as_on_a_canvas(model: Predictor) -> None:
+    """The rounds find what AIR itself finds, object after object, on a canvas of that size."""
+    x, _ = picture(3, 100, seed=3)
+    air = _on_canvas(model.air, 100).changed(max_objects=8)
+    found = jax.device_get(air.infer(jnp.asarray(x[None])))
+    n = int(np.argmax(found.log_q[0]))
+    poses = (found.pose[0, :n] + [0, 1, 1]) * [100, 50, 50]
+    mine = explain(model.air, x).where
+    assert n == len(mine) == 3
+    np.testing.assert_allclose(poses[np.lexsort(poses.T)], mine[np.lexsort(mine.T)], atol=0.05)
+
+
+def test_strips_are_as_the_whole(model: Predictor, monkeypatch) -> None:
+    monkeypatch.setattr(rounds, "STRIP", 6)
+    x, core = jnp.asarray(picture(9, 200)[0]), model.air.core
+    assert isinstance(core, DifferenceCore)
+    np.testing.assert_allclose(_in_strips(core, x), core.proposals(x), atol=1e-4)
+
+
+def test_nothing_is_found_in_nothing(model: Predictor) -> None:
+    for shape in ((7, 90), (300, 40)):
+        scene = infer_picture(model, np.zeros(shape, np.uint8))
+        assert scene.count == 0 and not scene.label_image().any()
+        assert scene.count_posterior[0] > 0.99
+
+
+def test_which_objects_at_the_edge_count(model: Predictor) -> None:
+    x, boxes = picture(1, 60, seed=1)
+    x0, _, x1, _ = boxes[0]
+    mostly = x[:, : (3 * x1 + x0) // 4]  # three quarters of the digit are left
+    counts = {e: infer_picture(model, mostly, edges=e).count for e in ("centre", "inside", "all")}
+    assert counts == {"centre": 1, "inside": 0, "all": 1}
+
+
+def test_masks_agree_with_the_picture(model: Predictor) -> None:
+    """Label images number the objects in order; against the truth of bright pixels."""
+    x, boxes = picture(12, 300, seed=5)
+    scene = model.infer_picture(x)
+    labels = scene.label_image()
+    assert sorted(np.unique(labels)) == list(range(13))
+    for i, thing in enumerate(scene.objects):
+        x0, y0, x1, y1 = map(int, thing.box)
+        inside = labels == i + 1
+        assert inside.sum() > 20 and inside[y0:y1, x0:x1].sum() == inside.sum()
+    ink = x[..., 0] > 0.5
+    shared = (ink & (labels > 0)).sum() / (ink | (labels > 0)).sum()
+    assert shared > 0.6
+    truth = np.zeros(labels.shape, np.int32)
+    for i, (x0, y0, x1, y1) in enumerate(boxes):
+        truth[y0:y1, x0:x1] = (i + 1) * ink[y0:y1, x0:x1]
+    result = figures([scene], [from_masks(truth)])
+    assert result["box_f1"] == 1 and result["count_error"] == 0
+    assert result["mask_f1"] > 0.7
+
+
+def test_count_errors_are_relative() -> None:
+    assert count_error([9, 11, 1], [10, 10, 0]) == pytest.approx((0.1 + 0.1 + 1) / 3)
+
+
+def test_an_object_that_explains_nothing_goes(model: Predictor) -> None:
+    """A second copy of an object, which the first already explains, is dropped; others stay."""
+    x, _ = picture(5, 160, seed=2)
+    found = explain(model.air, x)
+    n = len(found.where)
+    again = np.append(np.arange(n), 2)
+    values = (np.ones(n + 1, bool), np.zeros(n + 1), *(a[again] for a in found[1:4]))
+    rows = rounds.Found(*map(jnp.asarray, (*values, np.full(n + 1, 10.0))))
+    rows = jax.tree.map(np.asarray, rows)
+    scene = model.infer_picture(x)
+    left = x - scene.render()[..., None]
+    place, y = scene_object(scene, found.where[2]).drawn(160, 160)
+    left[place] -= y
+    kept = _needed(Rest(model.air, left), rows)
+    assert len(kept.logit) == n
+
+
+def scene_object(scene: airscene.Scene, where: np.ndarray) -> airscene.Object:
+    return min(scene.objects, key=lambda o: np.abs(np.array(o.where) - where).sum())
+
+
+def test_two_digits_in_one_window_are_divided(model: Predictor) -> None:
+    """One digit is better explained by one window, two beside each other by two."""
+    glyphs, _ = embedded_digits()
+    crop = rounds.crop_side(model.config)
+    gains = []
+    for shifts in ((0,), (-8, 8)):
+        part = np.zeros((crop, crop, 1), np.float32)
+        for shift in shifts:
+            top, left = crop // 2 - 10, crop // 2 - 10 + shift
+            small = glyphs[0].reshape(28, 28)[4:24, 4:24] / 255
+            part[top : top + 20, left : left + 20, 0] += small
+        where = np.array([[22.0 + 16 * (len(shifts) > 1), crop / 2, crop / 2]], np.float32)
+        gains.append(halves(model.air, part[None], where).gain[0])
+    assert gains[0] < 0 < 40 < gains[1]

@@ -1,0 +1,78 @@
+"""Truth beside the pictures: masks, boxes, counts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from airscene.bulk import sources
+from airscene.data.truth import TruthFolder, from_masks
+from airscene.errors import AirsceneError
+from airscene.io.images import find_files
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three pictures: one with masks, one with boxes, one with a count."""
+    picture = np.zeros((20, 30), np.uint8)
+    for name in ("a.png", "b.png", "c.png", "alone_masks.png"):
+        Image.fromarray(picture).save(tmp_path / name)
+    masks = np.zeros((20, 30), np.uint16)
+    masks[2:6, 3:9], masks[10:15, 20:30] = 7, 300
+    Image.fromarray(masks).save(tmp_path / "a_masks.tif")
+    (tmp_path / "boxes.csv").write_text("file,x0,y0,x1,y1\nb.png,1,2,5,8\nb.png,3,3,9,9\n")
+    (tmp_path / "counts.csv").write_text("file,count\na.png,9\nb.png,9\nc.png,4\n")
+    return tmp_path
+
+
+def about(folder: Path, name: str) -> Any:
+    return TruthFolder(folder).about(folder / name, (20, 30))
+
+
+def test_masks_say_most_then_boxes_then_counts(folder: Path) -> None:
+    a, b, c = (about(folder, f"{name}.png") for name in "abc")
+    assert (a.count, b.count, c.count) == (2, 2, 4)
+    np.testing.assert_array_equal(a.boxes, [[3, 2, 9, 6], [20, 10, 30, 15]])
+    assert sorted(np.unique(a.masks)) == [0, 1, 2]
+    np.testing.assert_array_equal(b.boxes, [[1, 2, 5, 8], [3, 3, 9, 9]])
+    assert b.masks is None and c.boxes is None
+    assert about(folder, "alone_masks.png") is None
+
+
+def test_masks_are_never_pictures(folder: Path) -> None:
+    """Unless there is no picture that they belong to."""
+    names = ["a.png", "alone_masks.png", "b.png", "c.png"]
+    assert [path.name for path in find_files([folder])] == names
+    assert [path.name for path in find_files([str(folder / "*.*g")])] == names
+    assert [Path(file).name for file in sources.find([str(folder)])[0].files] == names  # type: ignore[attr-defined]
+    with pytest.raises(AirsceneError, match="holds the masks of a picture"):
+        find_files([folder / "a_masks.tif"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("boxes.csv", "file,x0\nb.png,1\n", "must have the columns"),
+        ("boxes.csv", "file,x0,y0,x1,y1\nb.png,5,2,1,8\n", "a box of b.png is empty"),
+        ("boxes.csv", "file,x0,y0,x1,y1\nb.png,a,2,1,8\n", "must have the columns"),
+    ],
+)
+def test_bad_tables_are_refused(folder: Path, name: str, content: str, message: str) -> None:
+    (folder / name).write_text(content)
+    with pytest.raises(AirsceneError, match=message):
+        about(folder, "b.png")
+
+
+def test_masks_of_another_size_are_refused(folder: Path) -> None:
+    Image.fromarray(np.zeros((5, 5), np.uint8)).save(folder / "c_masks.png")
+    with pytest.raises(AirsceneError, match="has 5x5 pixels, but its picture has 30x20"):
+        about(folder, "c.png")
+
+
+def test_a_picture_without_objects() -> None:
+    truth = from_masks(np.zeros((4, 4), np.int32))
+    assert truth.count == 0 and truth.boxes is not None and truth.boxes.shape == (0, 4)
