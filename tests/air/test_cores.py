@@ -10,12 +10,13 @@ import pytest
 
 import airscene
 from airscene.air.config import ModelConfig
-from airscene.air.cores import DifferenceCore, WholeCore
+from airscene.air.cores import DifferenceCore, Omega, WholeCore
 from airscene.air.model import AIR
 from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
+from airscene.nn.networks import with_neighbours
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +82,69 @@ def test_gradients_flow_through_the_canvas_unless_it_is_detached(dair):
     assert abs(in_part - exact) > 0.05 * abs(exact)
 
 
+def plainly(core, view):
+    """Omega by its definition: every patch is differentiated, the softmax is over those near."""
+    c = core.config
+    features = core.embed(view)
+    rows, columns, _ = features.shape
+    for layer in core.context:
+        seen = with_neighbours(features).reshape(rows * columns, -1)
+        features = features + jax.nn.relu(jax.vmap(layer)(seen)).reshape(features.shape)
+    proposals = jax.vmap(core.propose)(features.reshape(rows * columns, -1))
+    x = (2 * np.arange(columns) + 1) * c.patch / c.width - 1
+    y = (2 * np.arange(rows) + 1) * c.patch / c.height - 1
+    centres = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    best = jnp.asarray(centres)[jnp.argmax(proposals[:, 0])]
+    pixels = jnp.abs(centres - best) * np.array([c.width / 2, c.height / 2])
+    near = jnp.max(pixels, axis=1) <= c.size_mean * min(c.height, c.width) / 2 + 1e-4
+    weight = jax.nn.softmax(jnp.where(near, proposals[:, 0], -jnp.inf))
+    return Omega.of(
+        c, weight @ (proposals[:, 1:] + np.pad(centres / c.position_sd, ((0, 0), (2, 3))))
+    )
+
+
+@pytest.mark.parametrize("context", [0, 1, 2])
+@pytest.mark.parametrize("spot", [(0, 0), (19, 24), (9, 13)])
+def test_only_what_is_near_the_best_patch_needs_a_gradient(dair, context, spot):
+    """Omega and all gradients are those of the definition, at corners of the image, too."""
+    core = DifferenceCore(replace(dair, context=context), *jax.random.split(jax.random.key(3)))
+    view = 0.1 * image(dair, seed=1) - 0.5
+    view = view.at[spot].add(5.0)
+
+    def total(core, view, of):
+        omega = of(core, view)
+        return (
+            omega.logit + jnp.sum(omega.where.mean * jnp.arange(1.0, 4)) + jnp.sum(omega.where.sd)
+        )
+
+    def quickly(core, view):
+        return core(None, None, jnp.zeros(5), view)[0]
+
+    with jax.default_matmul_precision("highest"):
+        mine, expected = (
+            jax.value_and_grad(total, (0, 1))(core, view, of) for of in (quickly, plainly)
+        )
+    for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4)
+    assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(expected[1]))
+
+
 def test_a_window_is_not_put_between_two_objects_that_score_alike(dair):
+    """Two corners score alike: the window lies at one of them."""
     core = DifferenceCore(replace(dair, size_mean=0.5), *jax.random.split(jax.random.key(0)))
-    centres = core._centres(4, 5)
-    assert centres.shape == (20, 2)
-    np.testing.assert_allclose(centres[0], [-0.8, -0.75], atol=1e-6)
-    score = np.zeros(20, np.float32)
-    score[0] = score[19] = 3.0  # two corners, equally good
-    weight = np.asarray(jax.nn.softmax(core._near_best(centres, jnp.asarray(score))))
-    assert weight[0] > 0.5
-    assert weight[19] == 0
-    assert set(np.flatnonzero(weight)) == {0, 1, 5, 6}  # within half a window of 10 pixels
+    view = jnp.zeros((20, 25, 1)).at[:5, :5].set(1.0).at[15:, 20:].set(1.0)
+    score = core.proposals(view)[..., 0]
+    if score[0, 0] < score[2, 2]:  # make objects score higher than the background
+        flip = -core.propose.output.weight[0]
+        core = eqx.tree_at(
+            lambda c: c.propose.output.weight, core, core.propose.output.weight.at[0].set(flip)
+        )
+        score = core.proposals(view)[..., 0]
+    rows, columns = np.unravel_index(np.argsort(-np.asarray(score), axis=None), score.shape)
+    omega, _ = core(None, None, jnp.zeros(5), view)
+    x, y = core.config.position_sd * np.asarray(omega.where.mean[1:])
+    patch = np.array([2 * (columns[0] + 0.5) / 5 - 1, 2 * (rows[0] + 0.5) / 4 - 1])
+    assert np.abs(np.array([x, y]) - patch).max() < 0.6  # within half a window of the best patch
 
 
 def test_the_difference_core_is_the_same_for_every_image_size(dair):

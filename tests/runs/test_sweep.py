@@ -30,7 +30,6 @@ VALUES = {
     "label_weight": (10.0, 1.0),
     "object_cost": (1.0, 5.0),
     "object_rate": (0.5, 0.9),
-    "size_mean": (0.45, 0.3),
     "size_sd": (0.14, 0.3),
     "position_sd": (0.6, 0.4),
     "likelihood_sd": (0.3, 0.5),

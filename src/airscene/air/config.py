@@ -2,9 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
-
-from jaxtyping import Float
+from typing import ClassVar, Literal
 
 from airscene.air.parts import CORES, ESTIMATORS, GLIMPSES
 from airscene.config import (
@@ -21,7 +19,7 @@ MOST_OBJECTS = 1_000
 """Limit for the number of inference steps; whole pictures may have more objects."""
 TRACEABLE = (
     "learning_rate", "count_temperature", "baseline_learning_rate", "label_weight", "object_cost",
-    "object_rate", "size_mean", "size_sd", "position_sd", "likelihood_sd", "presence_bias",
+    "object_rate", "size_sd", "position_sd", "likelihood_sd", "presence_bias",
     "decoder_bias", "where_sd_start",
 )  # fmt: skip
 """Settings that affect neither array shapes, nor the compiled program, nor the scenes. Runs that
@@ -103,8 +101,8 @@ class ModelConfig(ImageConfig):
     """Initial standard deviation of q(z_where); 1 is as wide as the prior."""
 
     @property
-    def usual_side(self) -> float | Float[Any, ""]:
-        """The typical side of a window in pixels: an array if `size_mean` is traced."""
+    def usual_side(self) -> float:
+        """The typical side of a window in pixels."""
         return self.size_mean * min(self.height, self.width)
 
     @property

@@ -4,19 +4,26 @@
 object. To add a core, write a class with the methods of `Core` and add it to `parts.CORES`.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from airscene.air.config import ModelConfig
 from airscene.air.likelihood import Image, link
 from airscene.air.parts import CORES
-from airscene.air.priors import numerics
-from airscene.nn.networks import MLP, PatchEmbedding, each, lstm, positive, with_neighbours
+from airscene.nn.networks import (
+    MLP,
+    PatchEmbedding,
+    inner_neighbours,
+    linear,
+    linear_on_neighbours,
+    lstm,
+    positive,
+)
 from airscene.nn.normal import Normal
 
 SURELY = 100.0
@@ -161,42 +168,79 @@ class DifferenceCore(eqx.Module):
     def __call__(
         self, prepared: None, h: None, z: Float[Array, " latents"], view: Image
     ) -> tuple[Omega, None]:
-        """One step: propose an object at every patch, and combine the best proposals."""
-        proposals = self.proposals(view)
-        centres = self._centres(*proposals.shape[:2])
-        proposals = proposals.reshape(-1, 8)
-        sd = self.config.position_sd
-        proposals = proposals + numerics(sd).pad(centres / sd, ((0, 0), (3, 3)))
-        weight = jax.nn.softmax(self._near_best(centres, proposals[:, 0]))
-        return Omega.of(self.config, weight @ proposals[:, 1:]), None
+        """One step: find the patch with the best proposal, and average the proposals near it.
+
+        Only the patches near the best one get a gradient. All other patches are computed without.
+        """
+        score = DifferenceCore.proposals(*jax.lax.stop_gradient((self, view)))[..., 0]
+        rows, columns = score.shape
+        row, column = jnp.divmod(jnp.argmax(score), columns)
+        reach = near(self.config) + self.config.context
+        around = np.arange(-reach, reach + 1)
+        seen = Patches(row + around, column + around, rows, columns)
+        return Omega.of(self.config, self._near(view, seen)), None
 
     def proposals(self, view: Image) -> Float[Array, "rows columns 8"]:
         """For each patch a score and raw omega; positions are relative to the patch's centre."""
         features = self.embed(view)
         for layer in self.context:
-            features = features + jax.nn.relu(each(layer, with_neighbours(features)))
-        return each(self.propose, features)
+            features = features + jax.nn.relu(linear_on_neighbours(layer, features))
+        return self.propose(features)
 
-    def _near_best(
-        self, centres: Float[np.ndarray, "patches 2"], score: Float[Array, " patches"]
-    ) -> Float[Array, " patches"]:
-        """The scores of patches within half a window of the best one; minus infinity elsewhere.
+    def _near(self, view: Image, seen: "Patches") -> Float[Array, "7"]:
+        """Raw omega: the mean of the proposals near the best patch, weighted by their scores.
 
         With a softmax over all patches, two objects with equal scores would get one window halfway
         between them.
+
+        seen: the patches that these proposals depend on.
         """
         c = self.config
-        best = jnp.asarray(centres)[jnp.argmax(score)]
-        pixels = jnp.abs(centres - best) * np.array([c.width, c.height]) / 2
-        reach = c.usual_side / 2
-        return jnp.where(jnp.max(pixels, axis=1) <= reach, score, -jnp.inf)
+        features = self.embed(seen.cut(view, c.patch)) * seen.exist[..., None]
+        for layer in self.context:
+            seen, middle = seen.inner(), features[1:-1, 1:-1]
+            features = middle + jax.nn.relu(linear(layer, inner_neighbours(features)))
+            features = features * seen.exist[..., None]
+        proposals = self.propose(features).reshape(-1, 8)
+        weight = jax.nn.softmax(jnp.where(seen.exist.ravel(), proposals[:, 0], -jnp.inf))
+        x = (2 * seen.column + 1) * c.patch / c.width - 1
+        y = (2 * seen.row + 1) * c.patch / c.height - 1
+        centres = jnp.stack(jnp.meshgrid(x, y), axis=-1).reshape(-1, 2)
+        return weight @ (proposals[:, 1:] + jnp.pad(centres / c.position_sd, ((0, 0), (2, 3))))
 
-    def _centres(self, rows: int, columns: int) -> Float[np.ndarray, "patches 2"]:
-        """Centres (x, y) of the patches; the image spans -1 to 1."""
-        side = self.config.patch
-        x = (2 * np.arange(columns) + 1) * side / self.config.width - 1
-        y = (2 * np.arange(rows) + 1) * side / self.config.height - 1
-        return np.stack(np.meshgrid(x, y), axis=-1).astype(np.float32).reshape(-1, 2)
+
+class Patches(NamedTuple):
+    """Some rows and columns of patches of an image; some may lie outside."""
+
+    row: Int[Array, " n"]
+    column: Int[Array, " n"]
+    rows: int
+    columns: int
+
+    @property
+    def exist(self) -> Bool[Array, "n n"]:
+        """Which patches lie in the image."""
+        row = (self.row >= 0) & (self.row < self.rows)
+        return row[:, None] & (self.column >= 0) & (self.column < self.columns)
+
+    def inner(self) -> "Patches":
+        """The patches without those at the edge."""
+        return self._replace(row=self.row[1:-1], column=self.column[1:-1])
+
+    def cut(self, view: Image, side: int) -> Float[Array, "rows columns channels"]:
+        """Their pixels; black outside the image.
+
+        By products with matrices of zeros and ones, which are faster than gathering pixels.
+        """
+        y, x = ((side * i[:, None] + np.arange(side)).ravel() for i in (self.row, self.column))
+        rows = (y[:, None] == np.arange(view.shape[0])).astype(view.dtype)
+        columns = (x[:, None] == np.arange(view.shape[1])).astype(view.dtype)
+        return jnp.einsum("ay,yxc,bx->abc", rows, view, columns)
+
+
+def near(config: ModelConfig) -> int:
+    """Half a window in patches: proposals this near the best one are averaged."""
+    return int(config.usual_side / 2 / config.patch + 1e-6)
 
 
 class WholeCore(eqx.Module):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from airscene.air.config import ModelConfig
-from airscene.air.cores import DifferenceCore
+from airscene.air.cores import DifferenceCore, near
 from airscene.air.likelihood import Image
 from airscene.air.model import AIR
 from airscene.nn import attention
@@ -80,11 +80,6 @@ def _in_strips(core: DifferenceCore, view: Image) -> Float[Array, "rows columns 
 
     blank = jnp.zeros((rows, view.shape[1] // p, 8))
     return jax.lax.fori_loop(0, -(-rows // STRIP), strip, blank)
-
-
-def near(c: ModelConfig) -> int:
-    """Half a window in patches: as in training, proposals this near the best are averaged."""
-    return int(c.usual_side / 2 / c.patch + 1e-6)
 
 
 def apart(c: ModelConfig) -> int:

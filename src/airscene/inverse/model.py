@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from airscene.inverse.config import NetworkConfig
 from airscene.inverse.problem import Problem
 from airscene.nn.attention import read
-from airscene.nn.networks import MLP, PatchEmbedding, each, with_neighbours
+from airscene.nn.networks import MLP, PatchEmbedding, linear, with_neighbours
 from airscene.nn.normal import Normal
 from airscene.renderers import Slots, box_average
 
@@ -134,7 +134,7 @@ class PatchCore(eqx.Module):
         """The image, and the features of every patch and its neighbours, computed once."""
         features = self.embed(x)
         for layer in self.context:
-            features = features + jax.nn.relu(each(layer, with_neighbours(features)))
+            features = features + jax.nn.relu(linear(layer, with_neighbours(features)))
         return x, features
 
     def start(self) -> Float[Array, "rows columns"]:
@@ -149,7 +149,7 @@ class PatchCore(eqx.Module):
         near = jnp.sum(with_neighbours(h[..., None]), axis=-1)
         known = jnp.stack([2 * u, 2 * v, h, near], axis=-1)
         wide = jnp.broadcast_to(others, (n, n, len(others)))
-        proposals = each(self.propose, jnp.concatenate([features, known, wide], axis=-1))
+        proposals = self.propose(jnp.concatenate([features, known, wide], axis=-1))
         say, logit = proposals[..., 0] - TAKEN * h, proposals[..., 1] - TAKEN * h
         row, column = jnp.divmod(jnp.argmax(say if self.always else logit), n)
         at_hand = (jnp.abs(jnp.arange(n) - row)[:, None] <= 1) & (

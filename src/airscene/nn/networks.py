@@ -1,11 +1,15 @@
 """Small networks: building blocks of cores, glimpse auto-encoders and baselines."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+
+
+def linear(layer: eqx.nn.Linear, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
+    """X W^T + b for any number of rows. Mapping the layer over rows would transpose the result."""
+    assert layer.bias is not None
+    return x @ layer.weight.T + layer.bias
 
 
 class MLP(eqx.Module):
@@ -19,9 +23,9 @@ class MLP(eqx.Module):
         self.hidden = eqx.nn.Linear(inputs, hidden, key=keys[0])
         self.output = eqx.nn.Linear(hidden, outputs, key=keys[1])
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         """W_2 max(0, W_1 x + b_1) + b_2."""
-        return self.output(jax.nn.relu(self.hidden(x)))
+        return linear(self.output, jax.nn.relu(linear(self.hidden, x)))
 
 
 def lstm(
@@ -51,8 +55,7 @@ class PatchEmbedding(eqx.Module):
         x = jnp.pad(x, ((0, -height % p), (0, -width % p), (0, 0)))
         rows, columns = x.shape[0] // p, x.shape[1] // p
         patches = x.reshape(rows, p, columns, p, channels).swapaxes(1, 2)
-        features = jax.vmap(self.linear)(patches.reshape(rows * columns, -1))
-        return jax.nn.relu(features).reshape(rows, columns, -1)
+        return jax.nn.relu(linear(self.linear, patches.reshape(rows, columns, -1)))
 
 
 def positive(raw: Float[Array, "*shape"], start: float | Array) -> Float[Array, "*shape"]:
@@ -60,19 +63,34 @@ def positive(raw: Float[Array, "*shape"], start: float | Array) -> Float[Array, 
     return jax.nn.softplus(raw + jnp.log(jnp.expm1(start))) + 1e-4
 
 
-def each(
-    network: Any, features: Float[Array, "rows columns inputs"]
-) -> Float[Array, "rows columns _"]:
-    """Apply a network to the features of every patch."""
-    rows, columns, inputs = features.shape
-    return jax.vmap(network)(features.reshape(-1, inputs)).reshape(rows, columns, -1)
-
-
 def with_neighbours(
     features: Float[Array, "rows columns features"],
 ) -> Float[Array, "rows columns more"]:
     """The features of each patch and its eight neighbours, joined; zeros outside the image."""
-    rows, columns, _ = features.shape
-    padded = jnp.pad(features, ((1, 1), (1, 1), (0, 0)))
-    shifts = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
+    return inner_neighbours(jnp.pad(features, ((1, 1), (1, 1), (0, 0))))
+
+
+def inner_neighbours(
+    features: Float[Array, "rows columns features"],
+) -> Float[Array, "less fewer more"]:
+    """`with_neighbours` of the patches that are not at the edge."""
+    rows, columns = features.shape[0] - 2, features.shape[1] - 2
+    shifts = [features[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
     return jnp.concatenate(shifts, axis=-1)
+
+
+def linear_on_neighbours(
+    layer: eqx.nn.Linear, features: Float[Array, "rows columns features"]
+) -> Float[Array, "rows columns outputs"]:
+    """`linear(layer, with_neighbours(features))`, but faster without gradients.
+
+    Three rows are joined, not nine patches. One product gives what each patch contributes to its
+    left neighbour, itself and its right neighbour, and these contributions are then added.
+    """
+    rows, columns, n = features.shape
+    assert layer.bias is not None
+    room = jnp.pad(features, ((1, 1), (1, 1), (0, 0)))
+    three = jnp.concatenate([room[i : i + rows] for i in range(3)], axis=-1)
+    weight = layer.weight.reshape(-1, 3, 3, n).transpose(1, 3, 2, 0).reshape(3 * n, -1)
+    parts = (three @ weight).reshape(rows, columns + 2, 3, -1)
+    return sum((parts[:, j : j + columns, j] for j in range(3)), start=layer.bias)
