@@ -4,15 +4,18 @@ A model with the difference core explains the whole picture at once (`whole`). O
 tiles (`tiling`).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float
+from scipy import stats
 
+from airscene.air.confidence import Confidence, Evidence, independent
 from airscene.air.cores import DifferenceCore
 from airscene.air.scene import Object, Scene
-from airscene.air.tiling import count_posterior, infer_tiled, tile_size
+from airscene.air.tiling import infer_tiled, tile_size
 from airscene.air.whole import Explained, explain
 from airscene.config import Edges
 from airscene.errors import AirsceneError
@@ -21,6 +24,8 @@ from airscene.io.intake import as_seen
 
 SLIVER = 0.1
 """An object with less than this fraction of the median area to see is not counted."""
+ASTRAY = 0.1
+"""Standard deviation of the place of an object, relative to its window."""
 
 
 def infer_picture(
@@ -37,14 +42,36 @@ def infer_picture(
         raise AirsceneError(f"edges must be centre, inside or all, not {edges!r}")
     if not isinstance(predictor.air.core, DifferenceCore):
         scene = infer_tiled(predictor, image, tile)
-        kept = [thing for thing in scene.objects if _counts(thing, image.shape, edges)]
-        probabilities = [thing.presence for thing in kept]
-        return replace(scene, objects=tuple(kept), count_posterior=count_posterior(probabilities))
+        usual = _usual_side(scene.objects, image.shape)
+        kept = [o for o in scene.objects if _margin(o, image.shape, edges, usual) >= 0]
+        posterior = independent(np.array([thing.presence for thing in kept])).astype(np.float32)
+        return replace(scene, objects=tuple(kept), count_posterior=posterior)
+    found = _explained(predictor, image, tile)
+    return _scene(found, image.shape, edges, predictor.confidence)
+
+
+def evidence_in(predictor: Any, image: np.ndarray, edges: Edges = "centre") -> Evidence:
+    """What speaks for the objects of a picture, for `confidence.calibrated`."""
+    if not isinstance(predictor.air.core, DifferenceCore):
+        raise AirsceneError("only models with the difference network can be calibrated")
+    return _evidence(_things(_explained(predictor, image, None), image.shape), image.shape, edges)
+
+
+class Thing(NamedTuple):
+    """An object of a picture, and the evidence for it, in costs of an object."""
+
+    object: Object
+    amount: float
+
+
+def _explained(predictor: Any, image: np.ndarray, tile: int | None) -> Explained:
+    """All objects of a picture, in pixels of the picture."""
     seen, c = as_seen(image, predictor.config), predictor.config
     height, width = tile_size(predictor, tile)
     scale = min(c.height / height, c.width / width)
     found = explain(predictor.air, _scaled(seen, scale, c.channels))
-    return _scene(found, seen.shape, scale, edges)
+    amount = found.evidence / max(c.object_cost, 1.0)
+    return found._replace(evidence=amount, where=found.where / scale)
 
 
 def _scaled(
@@ -58,37 +85,75 @@ def _scaled(
     return resized(seen, height, width).clip(0, 1)
 
 
-def _scene(found: Explained, shape: tuple[int, ...], scale: float, edges: Edges) -> Scene:
-    """The objects that count, in pixels of the picture and in reading order."""
+def _things(found: Explained, shape: tuple[int, ...]) -> list[Thing]:
+    """The objects that can be seen in the picture, in reading order."""
     height, width = shape[:2]
-    objects = []
-    for presence, where, what, patch in zip(*found[:4], strict=True):
-        side, x, y = (where / scale).tolist()
-        thing = Object(float(presence), (side, x, y), what, patch, (0.0, 0.0, 0.0, 0.0))
-        box = thing.mask_box(height, width)
-        if box is not None and _counts(thing := replace(thing, box=box), shape, edges):
-            objects.append(thing)
-    objects.sort(key=lambda thing: (thing.box[1], thing.box[0]))
-    nan = float("nan")
-    channels, none = found.y_att.shape[-1], np.ones(1, np.float32)
-    scene = Scene(height, width, channels, tuple(objects), none, nan, found.residual)
-    kept = _without_slivers(scene)
-    probabilities = [*(thing.presence for thing in kept), *found.rejected.tolist()]
-    return replace(scene, objects=kept, count_posterior=count_posterior(probabilities))
+    things = []
+    for amount, where, what, patch in zip(*found[:4], strict=True):
+        side, x, y = where.tolist()
+        one = Object(0.0, (side, x, y), what, patch, (0.0, 0.0, 0.0, 0.0))
+        box = one.mask_box(height, width)
+        if box is not None:
+            things.append(Thing(replace(one, box=box), float(amount)))
+    return sorted(things, key=lambda thing: (thing.object.box[1], thing.object.box[0]))
 
 
-def _without_slivers(scene: Scene) -> tuple[Object, ...]:
+def _scene(found: Explained, shape: tuple[int, ...], edges: Edges, confidence: Confidence) -> Scene:
+    """The objects that count, with their probabilities, and the distribution of the count."""
+    height, width = shape[:2]
+    things = _without_slivers(_things(found, shape), height, width)
+    evidence = _evidence(things, shape, edges)
+    presence = confidence.presence(evidence.amount)
+    objects = tuple(
+        replace(thing.object, presence=float(sure))
+        for thing, sure, inside in zip(things, presence, evidence.inside, strict=True)
+        if inside >= 0.5
+    )
+    posterior = confidence.counts(evidence)
+    channels, nan = found.y_att.shape[-1], float("nan")
+    return Scene(height, width, channels, objects, posterior, nan, found.residual)
+
+
+def _evidence(things: list[Thing], shape: tuple[int, ...], edges: Edges) -> Evidence:
+    """The evidence for all objects, and the probability that each counts."""
+    amount = np.array([thing.amount for thing in things])
+    spread = np.array([ASTRAY * thing.object.where[0] for thing in things])
+    usual = _usual_side([thing.object for thing in things], shape)
+    margin = np.array([_margin(thing.object, shape, edges, usual) for thing in things])
+    return Evidence(amount, stats.norm.cdf(margin / np.maximum(spread, 1e-6)))
+
+
+def _without_slivers(things: list[Thing], height: int, width: int) -> list[Thing]:
     """The objects of which others leave more to see than a sliver."""
-    areas = np.bincount(scene.label_image().ravel(), minlength=scene.count + 1)[1:]
-    least = SLIVER * np.median(areas) if scene.count else 0
-    return tuple(o for o, area in zip(scene.objects, areas, strict=True) if area > least)
+    if not things:
+        return []
+    objects, none = tuple(thing.object for thing in things), np.ones(1, np.float32)
+    scene = Scene(height, width, 1, objects, none, 0.0, 0.0)
+    areas = np.bincount(scene.label_image().ravel(), minlength=len(things) + 1)[1:]
+    least = SLIVER * np.median(areas)
+    return [thing for thing, area in zip(things, areas, strict=True) if area > least]
 
 
-def _counts(thing: Object, shape: tuple[int, ...], edges: Edges) -> bool:
-    """Whether an object counts."""
-    height, width = shape[:2]
-    _, x, y = thing.where
-    if edges == "centre":
-        return 0 <= x < width and 0 <= y < height
+def _margin(thing: Object, shape: tuple[int, ...], edges: Edges, usual: float) -> float:
+    """How far inside the picture, in pixels, an object lies by the rule; it counts from 0 on.
+
+    usual: the usual side of an object's box. The centre of an object that the edge cuts lies half
+    of that beyond the end that can be seen.
+    """
+    if edges == "all":
+        return float("inf")
     x0, y0, x1, y1 = thing.box
-    return edges == "all" or (x0 > 0 and y0 > 0 and x1 < width and y1 < height)
+    height, width = shape[:2]
+    if edges == "inside":
+        return min(x0, y0, width - x1, height - y1) - 0.5  # a box at the edge is cut
+    return min(
+        end - max(end - start, usual) / 2 if start <= 0 else (start + end) / 2
+        for start, end in ((x0, x1), (y0, y1), (width - x1, width - x0), (height - y1, height - y0))
+    )
+
+
+def _usual_side(objects: Sequence[Object], shape: tuple[int, ...]) -> float:
+    """The median side of the boxes that the picture's edge does not cut."""
+    whole = [o for o in objects if _margin(o, shape, "inside", 0.0) >= 0] or objects
+    sides = [max(o.box[2] - o.box[0], o.box[3] - o.box[1]) for o in whole]
+    return float(np.median(sides)) if sides else 0.0

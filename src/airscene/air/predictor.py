@@ -15,6 +15,7 @@ from jaxtyping import Float, UInt8
 
 from airscene.air import columns
 from airscene.air.answers import answers
+from airscene.air.confidence import Confidence
 from airscene.air.config import ModelConfig
 from airscene.air.export import program
 from airscene.air.model import AIR, Inference, tight_box
@@ -105,6 +106,11 @@ class Predictor(BasePredictor[Scene]):
         Unlike `infer`, this ignores the model's settings `invert`, `level` and `contrast`.
         """
         return self.infer_frames([Frame.of(image, self.config) for image in images])
+
+    @property
+    def confidence(self) -> Confidence:
+        """How evidence becomes probability: as calibrated, or by default."""
+        return Confidence(**self.note.get("confidence", {}))
 
     @property
     def reads_whole(self) -> bool:

@@ -4,7 +4,7 @@ Both are decided by the ELBO. An object goes if, beside all others, it explains 
 An object is divided if two explain its surroundings better by more than the second costs.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,19 +24,31 @@ WHERE = 8.0
 Part = Float[np.ndarray, "crop crop channels"]
 
 
-def refined(
-    air: AIR, left: Float[np.ndarray, "height width channels"], rows: Any
-) -> tuple[Any, Float[np.ndarray, "height width channels"]]:
-    """The objects that are needed, with those divided that hold two; and what they leave.
+class Refined(NamedTuple):
+    """The objects of a picture after second thoughts."""
+
+    rows: Any
+    """A `Found` of NumPy arrays."""
+    evidence: Float[np.ndarray, " objects"]
+    """The nats by which each object explains more than it costs."""
+    left: Float[np.ndarray, "height width channels"]
+    """What all objects leave unexplained."""
+
+
+def refined(air: AIR, left: Float[np.ndarray, "height width channels"], rows: Any) -> Refined:
+    """Drop the objects that are not needed, and divide those that hold two.
 
     left: the picture minus the drawings of all objects.
     rows: a `Found` of NumPy arrays.
     """
     if air.config.likelihood != "gaussian" or air.config.saturate:
-        return rows, left  # drawings do not simply add up
+        nats = air.config.object_cost * rows.logit  # drawings do not simply add up
+        return Refined(rows, nats, left)
     rest = Rest(air, left)
-    rows = _divided(rest, _needed(rest, rows))
-    return rows, rest.left[rest.crop : -rest.crop, rest.crop : -rest.crop]
+    rows, second = _divided(rest, _needed(rest, rows))
+    evidence = np.minimum(rest.evidence(rows), second)
+    inside = rest.left[rest.crop : -rest.crop, rest.crop : -rest.crop]
+    return Refined(rows, evidence, inside)
 
 
 class Rest:
@@ -75,28 +87,39 @@ class Rest:
         explained = np.sum((part + y) ** 2) - np.sum(part**2)
         return float(explained / (2 * self.air.config.likelihood_sd**2) - rows.kl_what[i])
 
+    def evidence(self, rows: Any) -> Float[np.ndarray, " objects"]:
+        """For each object, its gain beyond the price of an object."""
+        gains = [self.gain(rows, i) for i in range(len(rows.logit))]
+        return np.array(gains) - self.air.config.object_cost
+
 
 def _needed(rest: Rest, rows: Any) -> Any:
-    """The objects without those that explain less than they cost, the least useful first."""
-    cost, gone = rest.air.config.object_cost, []
-    gains = [rest.gain(rows, i) for i in range(len(rows.logit))]
-    for i in np.argsort(gains).tolist():
-        if gains[i] < cost and rest.gain(rows, i) < cost:  # more useful once others are gone
+    """The objects that explain more than they cost.
+
+    The least useful object goes first: others become more useful once it is gone.
+    """
+    evidence, gone = rest.evidence(rows), []
+    for i in np.argsort(evidence).tolist():
+        if evidence[i] < 0 and rest.gain(rows, i) < rest.air.config.object_cost:
             rest.part(rows.where[i])[...] += rest.drawing(rows, i)
             gone.append(i)
-    kept = np.setdiff1d(np.arange(len(gains)), gone)
+    kept = np.setdiff1d(np.arange(len(evidence)), gone)
     return jax.tree.map(lambda a: a[kept], rows)
 
 
-def _divided(rest: Rest, rows: Any) -> Any:
-    """The objects, with two in place of each that holds two: see `splitting`."""
+def _divided(rest: Rest, rows: Any) -> tuple[Any, Float[np.ndarray, " objects"]]:
+    """The objects, with two in place of each that holds two: see `splitting`.
+
+    Also the evidence that the second of two is needed; infinite for all other objects.
+    """
     if not len(rows.logit):
-        return rows
+        return rows, np.zeros(0)
     some = np.flatnonzero(rows.kl_what >= np.quantile(rows.kl_what, 1 - SUSPICIOUS))
     parts = [rest.part(rows.where[i]) + rest.drawing(rows, i) for i in some.tolist()]
     inside = [rest.inside(rows.where[i]) for i in some]
     two = halves(rest.air, np.array(parts, np.float32), np.array(inside, np.float32))
-    split = np.isfinite(two.gain) & (two.gain > rest.air.config.object_cost + WHERE)
+    second = np.nan_to_num(two.gain, nan=-np.inf) - rest.air.config.object_cost - WHERE
+    split = second > 0
     gone = some[split]
     for n in np.flatnonzero(split).tolist():
         i = int(some[n])
@@ -110,4 +133,6 @@ def _divided(rest: Rest, rows: Any) -> Any:
         jax.tree.map(lambda a: np.repeat(a[gone], 2, axis=0), rows),
         tuple(a.reshape(-1, *a.shape[2:]).astype(np.float32) for a in made),
     )
-    return jax.tree.map(lambda a, b: np.concatenate([a[kept], b]), rows, more)
+    sure = np.full(len(kept) + 2 * len(gone), np.inf)
+    sure[len(kept) + 1 :: 2] = second[split]
+    return jax.tree.map(lambda a, b: np.concatenate([a[kept], b]), rows, more), sure

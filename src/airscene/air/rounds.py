@@ -17,8 +17,6 @@ from airscene.air.likelihood import Image
 from airscene.air.model import AIR
 from airscene.nn import attention
 
-DOUBTS = 64
-"""Number of rejected proposals that a round returns, the most probable ones."""
 STRIP = 128
 """Rows of patches whose proposals are computed together, to bound memory."""
 WIDEST = 4.0
@@ -40,17 +38,14 @@ class Found(eqx.Module):
 
 
 @partial(jax.jit, static_argnames="number")
-def one_round(
-    air: AIR, x: Image, canvas: Image, number: int
-) -> tuple[Image, Found, Float[Array, " others"]]:
-    """One round: the canvas with its objects, the objects, and the probabilities of the others."""
+def one_round(air: AIR, x: Image, canvas: Image, number: int) -> tuple[Image, Found]:
+    """One round: the canvas with its objects, and the objects."""
     c, core = air.config, air.core
     assert isinstance(core, DifferenceCore)
     view = core.view(x, canvas)
     proposals = _in_strips(core, view)
     score, logit, where = _blended(c, proposals)
-    highest = score == _most(score, near(c))
-    likely = highest & (logit > 0)
+    likely = (score == _most(score, near(c))) & (logit > 0)
     rivals = jnp.where(likely, score, -jnp.inf)
     chosen, rows = jax.lax.top_k(
         jnp.where(rivals == _most(rivals, apart(c)), rivals, -jnp.inf).ravel(), number
@@ -59,8 +54,7 @@ def one_round(
     kept = jnp.isfinite(chosen) & _alone(where, apart(c) * c.patch) & _reachable(c, where, x)
     z_what, y_att, kl = jax.vmap(lambda w: _looked(air, view, w))(where)
     found = Found(kept, logit.ravel()[rows], where, z_what, y_att, kl)
-    doubts = jnp.where(highest & ~likely, jax.nn.sigmoid(logit), 0).ravel()
-    return _drawn(c, canvas, found), found, jax.lax.top_k(doubts, min(DOUBTS, doubts.size))[0]
+    return _drawn(c, canvas, found), found
 
 
 def _in_strips(core: DifferenceCore, view: Image) -> Float[Array, "rows columns 8"]:

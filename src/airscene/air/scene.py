@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from airscene.air.columns import OBJECT
+from airscene.air.confidence import interval
 from airscene.errors import AirsceneError
 from airscene.io.frames import windows
 from airscene.kinds.scene import BaseScene
@@ -138,6 +139,14 @@ class Scene(BaseScene):
     def __repr__(self) -> str:
         return f"Scene({self.height}x{self.width}, objects={list(self.objects)})"
 
+    def count_interval(self, level: float = 0.9) -> tuple[int, int]:
+        """The shortest range of counts that holds the true count with this probability.
+
+        Both ends are included. `airscene calibrate` makes intervals of whole pictures hold as
+        often as they should.
+        """
+        return interval(self.count_posterior, level)
+
     def render(self) -> Float[np.ndarray, "..."]:
         """Render the scene as an image, (height, width) or (height, width, 3), in [0, 1].
 
@@ -188,6 +197,7 @@ class Scene(BaseScene):
         """Plain values for JSON."""
         return {
             "count": self.count,
+            "count_interval": list(self.count_interval()),
             "count_posterior": _rounded(self.count_posterior, 6),
             "objects": [thing.to_dict() for thing in self.objects],
             "elbo": round(self.elbo, 2) if np.isfinite(self.elbo) else None,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from airscene.air.confidence import independent
 from airscene.air.config import ModelConfig
 from airscene.air.scene import Object, Scene
 from airscene.errors import AirsceneError
@@ -63,7 +64,7 @@ def infer_tiled(predictor: Any, image: np.ndarray, tile: int | None = None) -> S
         width,
         c.channels,
         objects,
-        count_posterior([thing.presence for thing in objects]),
+        independent(np.array([o.presence for o in objects])).astype(np.float32),
         float("nan"),
         float(residual @ energy / max(energy.sum(), 1e-9)),
     )
@@ -88,14 +89,6 @@ def merged(candidates: list[Candidate]) -> tuple[Object, ...]:
             boxes[n], tiles[n] = thing.box, tile
             kept.append(thing)
     return tuple(sorted(kept, key=lambda thing: (thing.box[1], thing.box[0])))
-
-
-def count_posterior(presence: list[float]) -> Float[np.ndarray, " counts"]:
-    """The distribution of the number of objects, each independently present."""
-    q = np.ones(1)
-    for p in presence:
-        q = np.convolve(q, [1 - p, p])
-    return q.astype(np.float32)
 
 
 def _same(

@@ -28,19 +28,16 @@ ROOM = 600
 """Patches for each object explained in a round."""
 GRAIN = 8
 """Canvases are padded to a multiple of this many patches, so that few programs are compiled."""
-DOUBTFUL = 1e-3
-"""Proposals that were rejected, but more probable than this, widen the posterior of the count."""
 
 
 class Explained(NamedTuple):
     """All objects of a picture, in canvas pixels."""
 
-    presence: Float[np.ndarray, " objects"]
+    evidence: Float[np.ndarray, " objects"]
+    """The nats by which each object explains more than it costs."""
     where: Float[np.ndarray, "objects 3"]
     z_what: Float[np.ndarray, "objects codes"]
     y_att: Float[np.ndarray, "objects side side channels"]
-    rejected: Float[np.ndarray, " others"]
-    """Probabilities of the proposals that were rejected, down to `DOUBTFUL`."""
     residual: float
     """Fraction of the picture's squared intensity that is not explained."""
 
@@ -58,11 +55,10 @@ def explain(
     if not one_at_a_time:
         patches = padded.shape[0] * padded.shape[1] / air.config.patch**2
         number = int(np.clip(2 ** np.ceil(np.log2(patches / ROOM)), LEAST, MOST))
-    rejected = np.zeros(0)
     error = np.inf
     for _ in range(ROUNDS * (MOST if one_at_a_time else 1)):
-        drawn, found, doubts = one_round(air, padded, canvas, number)
-        found, rejected = jax.device_get((found, doubts))
+        drawn, found = one_round(air, padded, canvas, number)
+        found = jax.device_get(found)
         before, error = error, float(jnp.sum((padded - drawn) ** 2))
         if error > before:  # a poor model could go on for ever
             break
@@ -71,14 +67,13 @@ def explain(
         if not found.kept.any():
             break
     rows: Any = jax.tree.map(lambda *a: np.concatenate(a), *parts)
-    rows, left = refined(air, np.asarray(padded - canvas), rows)
-    drawn = (np.asarray(padded) - left)[: x.shape[0], : x.shape[1]]
+    found = refined(air, np.asarray(padded - canvas), rows)
+    drawn = (np.asarray(padded) - found.left)[: x.shape[0], : x.shape[1]]
     unexplained = float(np.sum((x - np.minimum(drawn, 1)) ** 2))
     return Explained(
-        presence=1 / (1 + np.exp(-rows.logit)),
-        where=rows.where,
-        z_what=rows.z_what,
-        y_att=rows.y_att,
-        rejected=rejected[rejected > DOUBTFUL],
+        evidence=found.evidence,
+        where=found.rows.where,
+        z_what=found.rows.z_what,
+        y_att=found.rows.y_att,
         residual=unexplained / max(float(np.sum(x**2)), 1.0),
     )

@@ -1,0 +1,106 @@
+"""Error bars: from evidence in nats to the probability of each object and of each count.
+
+The evidence for an object is the number of nats by which it explains more than it costs. Taken at
+face value, nearly every object would be certain: neighbouring pixels are not independent, and
+drawings are not exact. So evidence is divided by a temperature before it becomes a probability.
+
+The count of a picture is uncertain for two more reasons. The centre of an object at the picture's
+edge may lie on either side of it, and the model misses some objects (`Confidence.missed`).
+
+`calibrated` fits the three numbers of a `Confidence` to pictures with known counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import optimize, special, stats
+
+from airscene.errors import AirsceneError
+
+NEGLIGIBLE = 1e-4
+"""Chances below this do not change the distribution of the count."""
+PRIOR_SD = 1.0
+"""Standard deviation of the prior of each number in `calibrated`, in logarithms or logits."""
+
+
+class Evidence(NamedTuple):
+    """What speaks for the objects of a picture."""
+
+    amount: Float[np.ndarray, " objects"]
+    """The evidence for each object, in units of the cost of an object."""
+    inside: Float[np.ndarray, " objects"]
+    """Probability that it counts by the rule for the edges of the picture."""
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How evidence becomes probability."""
+
+    temperature: float = 3.0
+    """The evidence, in costs of an object, that raises the logit of its presence by 1."""
+    offset: float = 0.0
+    """Added to that logit: above 0 if people count things that the model finds doubtful."""
+    missed: float = 0.03
+    """Expected number of objects that are missed, for each object found."""
+
+    def presence(self, amount: Float[np.ndarray, " objects"]) -> Float[np.ndarray, " objects"]:
+        """The probability of each object, given the amount of evidence."""
+        return special.expit(amount / self.temperature + self.offset)
+
+    def counts(self, evidence: Evidence) -> Float[np.ndarray, " counts"]:
+        """The distribution of the number of objects in a picture."""
+        chances = self.presence(evidence.amount) * evidence.inside
+        present = independent(chances[chances > NEGLIGIBLE])
+        rate = self.missed * float(chances.sum())
+        more = np.arange(int(stats.poisson.isf(NEGLIGIBLE, rate)) + 1)
+        both = np.convolve(present, stats.poisson.pmf(more, rate))
+        return (both / both.sum()).astype(np.float32)
+
+
+def independent(chances: Float[np.ndarray, " objects"]) -> Float[np.ndarray, " counts"]:
+    """The distribution of the number of things present, each independently with its chance."""
+    q = np.ones(1)
+    for p in chances:
+        q = np.convolve(q, [1 - p, p])
+    return q
+
+
+def interval(posterior: Float[np.ndarray, " counts"], level: float) -> tuple[int, int]:
+    """The shortest range of counts, ends included, that holds at least the probability `level`."""
+    if not 0 < level < 1:
+        raise AirsceneError(f"the level of an interval must lie between 0 and 1, not {level:g}")
+    below = np.concatenate([[0.0], np.cumsum(posterior, dtype=float)])
+    below /= below[-1]
+    starts = np.flatnonzero(below[:-1] + level <= 1 + 1e-9)
+    ends = np.searchsorted(below, below[starts] + level - 1e-9)
+    held = below[ends] - below[starts]
+    best = np.lexsort((-held, ends - starts))[0]
+    return int(starts[best]), int(ends[best]) - 1
+
+
+def calibrated(
+    pictures: Sequence[Evidence], counts: Sequence[int], start: Confidence
+) -> Confidence:
+    """The confidence under which the known counts are most probable.
+
+    Each number has a wide prior around its value in `start`, since a few pictures say little.
+    """
+    if not pictures:
+        raise AirsceneError("calibration needs at least one picture with a known count")
+    centre = np.array([np.log(start.temperature), start.offset, np.log(start.missed)])
+
+    def of(x: Float[np.ndarray, "3"]) -> Confidence:
+        return Confidence(float(np.exp(x[0])), float(x[1]), float(np.exp(x[2])))
+
+    def cost(x: Float[np.ndarray, "3"]) -> float:
+        now, total = of(x), np.sum((x - centre) ** 2) / (2 * PRIOR_SD**2)
+        for evidence, count in zip(pictures, counts, strict=True):
+            q = now.counts(evidence)
+            total -= np.log(max(float(q[count]) if count < len(q) else 0.0, 1e-12))
+        return float(total)
+
+    best = optimize.minimize(cost, centre, method="Nelder-Mead", options={"maxfev": 400})
+    return of(best.x)
