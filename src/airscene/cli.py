@@ -28,6 +28,7 @@ Train a model:
 
 Measure:
   eval MODEL          measure counts, boxes and ELBO on held-out scenes
+  calibrate MODEL     fit the error bars of counts to pictures that were counted
   compare A B         compare two models on the same held-out scenes
   report RUN          write report.html again
   reproduce RESULT    reproduce a result of the AIR paper (Eslami et al., 2016) as an HTML page;
@@ -44,6 +45,7 @@ COMMANDS = {
     "train": ("train", "train"),
     "sweep": ("sweep", "sweep"),
     "eval": ("results", "evaluate"),
+    "calibrate": ("calibrate", "calibrate"),
     "infer": ("infer", "infer"),
     "render": ("render", "render"),
     "demo": ("demo", "demo"),

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.stats import binom
 
 import airscene
 from airscene import AirsceneError
 from airscene.air.config import ModelConfig
 from airscene.air.matching import box_overlap
 from airscene.air.survey import look_at, otsu, survey
-from airscene.air.tiling import Candidate, count_posterior, infer_tiled, merged
+from airscene.air.tiling import Candidate, infer_tiled, merged
 from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
@@ -286,12 +285,6 @@ def test_merging_keeps_the_most_central():
     assert [o.box[0] for o in merged(twice)] == [30, 2]  # in reading order
     assert len(merged([*twice, Candidate(thing(3, 2, 4.0), 0.2, tile=9)])) == 2  # a part of one
     assert len(merged([Candidate(thing(0, 0), 0.5, 1), Candidate(thing(2, 1), 0.1, 1)])) == 2
-
-
-def test_the_posterior_of_independent_objects():
-    np.testing.assert_allclose(
-        count_posterior([0.3] * 6), binom.pmf(np.arange(7), 6, 0.3), rtol=1e-5
-    )
 
 
 def test_worked_example_writes_what_it_says(tmp_path, monkeypatch):

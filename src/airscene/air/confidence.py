@@ -39,11 +39,11 @@ class Evidence(NamedTuple):
 class Confidence:
     """How evidence becomes probability."""
 
-    temperature: float = 3.0
+    temperature: float = 2.0
     """The evidence, in costs of an object, that raises the logit of its presence by 1."""
     offset: float = 0.0
     """Added to that logit: above 0 if people count things that the model finds doubtful."""
-    missed: float = 0.03
+    missed: float = 0.04
     """Expected number of objects that are missed, for each object found."""
 
     def presence(self, amount: Float[np.ndarray, " objects"]) -> Float[np.ndarray, " objects"]:

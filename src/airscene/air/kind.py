@@ -10,7 +10,7 @@ from airscene.air.presets import PRESETS
 from airscene.config import Preset, RunConfig, flat, from_dict
 from airscene.errors import AirsceneError
 from airscene.kinds.evaluation import Evaluation, Evaluator, Question
-from airscene.kinds.kind import FilmRequest, Kind, Report, Tick
+from airscene.kinds.kind import Calibrated, FilmRequest, Kind, Report, Tick
 from airscene.output.measures import Measures
 
 if TYPE_CHECKING:
@@ -121,6 +121,15 @@ class AIRKind(Kind):
         if not is_folder(question.data):
             raise AirsceneError(f"the folder {question.data} does not exist")
         return compare(model, question.data, question.edges)
+
+    def calibrate(self, predictor: "Predictor", folder: Path, tick: Tick) -> Calibrated:
+        """Fit the error bars of a model to the pictures of a folder with known objects."""
+        from airscene.air.calibration import calibrate
+        from airscene.air.pictures import is_folder
+
+        if not is_folder(str(folder)):
+            raise AirsceneError(f"the folder {folder} does not exist")
+        return calibrate(predictor, folder, tick)
 
     def served(self, name: str, predictor: "Predictor", description: str) -> "Flat":
         """A model of 2D scenes behind HTTP."""

@@ -38,6 +38,10 @@ MEASURES: Measures = {
     "count_error": Measure(
         "Count error", "count error", "%", "mean over pictures", headline=True, per_seed=True
     ),
+    "interval_coverage": Measure(
+        "Interval coverage", "coverage", "%", "90% intervals that hold the count", per_seed=True
+    ),
+    "interval_width": Measure("Interval width", "width", ".1f", "mean of 90% intervals"),
     "objects_found": Measure("Objects found", "found", ",.0f", per_seed=True),
     "objects_true": Measure("True objects", "true", ",.0f"),
 }
@@ -101,7 +105,15 @@ class PictureEvaluator(Evaluator):
             raise AirsceneError("--edges applies only to models trained on tiles")
         else:
             scenes = predictor.infer_batch(images)
-        return Evaluation(figures(scenes, [known.truth for known in self.pictures]))
+        truths = [known.truth for known in self.pictures]
+        ends = np.array([scene.count_interval() for scene in scenes])
+        true = np.array([truth.count for truth in truths])
+        held = (ends[:, 0] <= true) & (true <= ends[:, 1])
+        coverage = {
+            "interval_coverage": float(held.mean()),
+            "interval_width": float(np.diff(ends, axis=1).mean()),
+        }
+        return Evaluation(figures(scenes, truths) | coverage)
 
     @property
     def about(self) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Predictor(BasePredictor[Scene]):
 
     def like(self, model: AIR) -> "Predictor":
         """A predictor for another model of the same run, with this predictor's settings."""
-        note = {"data": self.note["data"]} if "data" in self.note else {}
+        note = {name: self.note[name] for name in ("data", "confidence") if name in self.note}
         return Predictor(model.changed(**asdict(self.config)), note)
 
     # --- Inference --------------------------------------------------------------------------

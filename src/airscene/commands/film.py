@@ -1,18 +1,13 @@
 """`airscene film`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from airscene.commands.help import Help
-from airscene.commands.options import parse, screen
+from airscene.commands.options import parse, progress_bar
 from airscene.errors import AirsceneError
 from airscene.io.cache import use_compilation_cache
-
-if TYPE_CHECKING:
-    from airscene.kinds.kind import Tick
 
 HELP = Help(
     "Write two films. live.mp4 shows the model at work on moving objects, with the time that each "
@@ -60,18 +55,8 @@ def film(argv: list[str]) -> int:
     out = options.out or (run.path if run else Path("runs") / f"film-{name}")
     o = options
     request = FilmRequest(out, name, o.data, o.seconds, o.scenes, o.seed_index, o.format)
-    for path in KINDS.find(predictor.kind).film(predictor, run, request, _bar):
+    for path in KINDS.find(predictor.kind).film(predictor, run, request, progress_bar):
         print(path)
     if run is not None and not run.snapshots():
         print("no training film: the run was trained without --snapshots")
     return 0
-
-
-@contextmanager
-def _bar(name: str) -> Iterator["Tick"]:
-    """Show a progress bar while a film is made."""
-    from rich.progress import Progress
-
-    with Progress(console=screen(stderr=True), transient=True) as bar:
-        task = bar.add_task(name)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

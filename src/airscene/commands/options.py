@@ -3,7 +3,7 @@
 import contextlib
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
@@ -144,6 +144,16 @@ def working(text: str, console: "Console") -> AbstractContextManager[Any]:
         return console.status(text)
     console.print(f"{text} …", highlight=False)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar; its function is called with the work done and the total."""
+    from rich.progress import Progress
+
+    with Progress(console=screen(stderr=True), transient=True) as bar:
+        task = bar.add_task(name)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def no_options(argv: list[str], name: str, description: str) -> None:

@@ -31,6 +31,16 @@ class Truth:
     masks: Int[np.ndarray, "height width"] | None = None
     """1 to `count` for the objects, 0 for the background."""
 
+    @property
+    def centres(self) -> Float[np.ndarray, "objects 2"]:
+        """Centres (x, y) of the masks, or of the boxes; they must be known."""
+        if self.masks is not None:
+            index = np.arange(1, self.count + 1)
+            middles = ndimage.center_of_mass(self.masks > 0, self.masks, index)
+            return np.array(middles, float).reshape(-1, 2)[:, ::-1] + 0.5
+        assert self.boxes is not None
+        return (self.boxes[:, :2] + self.boxes[:, 2:]) / 2
+
 
 class TruthFolder:
     """The truth about the pictures of a folder."""

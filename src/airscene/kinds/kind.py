@@ -54,6 +54,14 @@ class FilmRequest:
     """Ending of the films' names: mp4, webp or gif."""
 
 
+@dataclass(frozen=True)
+class Calibrated:
+    """A model with calibrated error bars, and lines that say what was fitted."""
+
+    predictor: "BasePredictor"
+    lines: list[str]
+
+
 class Kind(ABC):
     """Base class of all kinds of models."""
 
@@ -136,6 +144,10 @@ class Kind(ABC):
         raise AirsceneError("this model cannot be compared with classical methods")
 
     # --- Optional features ------------------------------------------------------------------
+
+    def calibrate(self, predictor: Any, folder: Path, tick: Tick) -> Calibrated:
+        """Fit the error bars of a model to the pictures of a folder with known objects."""
+        raise AirsceneError(f"{self.models} have no error bars to calibrate")
 
     def served(self, name: str, predictor: Any, description: str) -> "Served":
         """A model behind HTTP."""
