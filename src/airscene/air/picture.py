@@ -22,8 +22,8 @@ from airscene.errors import AirsceneError
 from airscene.io.frames import resized, with_channels
 from airscene.io.intake import as_seen
 
-SLIVER = 0.1
-"""An object with less than this fraction of the median area to see is not counted."""
+SLIVER = 0.75
+"""An object of whose mask others leave less than this fraction to see is not counted."""
 ASTRAY = 0.1
 """Standard deviation of the place of an object, relative to its window."""
 
@@ -129,9 +129,9 @@ def _without_slivers(things: list[Thing], height: int, width: int) -> list[Thing
         return []
     objects, none = tuple(thing.object for thing in things), np.ones(1, np.float32)
     scene = Scene(height, width, 1, objects, none, 0.0, 0.0)
-    areas = np.bincount(scene.label_image().ravel(), minlength=len(things) + 1)[1:]
-    least = SLIVER * np.median(areas)
-    return [thing for thing, area in zip(things, areas, strict=True) if area > least]
+    seen = np.bincount(scene.label_image().ravel(), minlength=len(things) + 1)[1:]
+    whole = [thing.mask(height, width)[1].sum() for thing in objects]
+    return [t for t, a, b in zip(things, seen, whole, strict=True) if a >= SLIVER * b]
 
 
 def _margin(thing: Object, shape: tuple[int, ...], edges: Edges, usual: float) -> float:

@@ -18,8 +18,11 @@ from airscene.nn import attention
 
 SUSPICIOUS = 0.3
 """The share of objects, those with the most unusual codes, that may be divided into two."""
-WHERE = 8.0
-"""Price in nats of the place and size of a second object, besides `object_cost`."""
+FAINT = 0.15
+"""An object must explain at least this fraction of what the median object of the picture does."""
+SECOND, WHERE = 0.5, 8.0
+"""Price of a second object in a window: this fraction of `object_cost`, and the nats of its place
+and size. What is bright enough for one object is hardly dirt, which the full cost is meant for."""
 
 Part = Float[np.ndarray, "crop crop channels"]
 
@@ -46,7 +49,7 @@ def refined(air: AIR, left: Float[np.ndarray, "height width channels"], rows: An
         return Refined(rows, nats, left)
     rest = Rest(air, left)
     rows, second = _divided(rest, _needed(rest, rows))
-    evidence = np.minimum(rest.evidence(rows), second)
+    evidence = np.minimum(rest.gains(rows) - air.config.object_cost, second)
     inside = rest.left[rest.crop : -rest.crop, rest.crop : -rest.crop]
     return Refined(rows, evidence, inside)
 
@@ -87,23 +90,23 @@ class Rest:
         explained = np.sum((part + y) ** 2) - np.sum(part**2)
         return float(explained / (2 * self.air.config.likelihood_sd**2) - rows.kl_what[i])
 
-    def evidence(self, rows: Any) -> Float[np.ndarray, " objects"]:
-        """For each object, its gain beyond the price of an object."""
-        gains = [self.gain(rows, i) for i in range(len(rows.logit))]
-        return np.array(gains) - self.air.config.object_cost
+    def gains(self, rows: Any) -> Float[np.ndarray, " objects"]:
+        """The gain of each object."""
+        return np.array([self.gain(rows, i) for i in range(len(rows.logit))])
 
 
 def _needed(rest: Rest, rows: Any) -> Any:
-    """The objects that explain more than they cost.
+    """The objects that explain more than they cost, and more than very faint objects do.
 
     The least useful object goes first: others become more useful once it is gone.
     """
-    evidence, gone = rest.evidence(rows), []
-    for i in np.argsort(evidence).tolist():
-        if evidence[i] < 0 and rest.gain(rows, i) < rest.air.config.object_cost:
+    gains, gone = rest.gains(rows), []
+    least = max(rest.air.config.object_cost, FAINT * np.median(gains)) if len(gains) else 0.0
+    for i in np.argsort(gains).tolist():
+        if gains[i] < least and rest.gain(rows, i) < least:
             rest.part(rows.where[i])[...] += rest.drawing(rows, i)
             gone.append(i)
-    kept = np.setdiff1d(np.arange(len(evidence)), gone)
+    kept = np.setdiff1d(np.arange(len(gains)), gone)
     return jax.tree.map(lambda a: a[kept], rows)
 
 
@@ -118,7 +121,8 @@ def _divided(rest: Rest, rows: Any) -> tuple[Any, Float[np.ndarray, " objects"]]
     parts = [rest.part(rows.where[i]) + rest.drawing(rows, i) for i in some.tolist()]
     inside = [rest.inside(rows.where[i]) for i in some]
     two = halves(rest.air, np.array(parts, np.float32), np.array(inside, np.float32))
-    second = np.nan_to_num(two.gain, nan=-np.inf) - rest.air.config.object_cost - WHERE
+    price = SECOND * rest.air.config.object_cost + WHERE
+    second = np.nan_to_num(two.gain, nan=-np.inf) - price
     split = second > 0
     gone = some[split]
     for n in np.flatnonzero(split).tolist():
