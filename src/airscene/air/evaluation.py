@@ -137,7 +137,8 @@ def eval_scenes(
         near, names = meant(dataset, known) or ".", ", ".join(known)
         raise AirsceneError(f"no data set or folder {dataset!r}{near} Data sets: {names}")
     data = from_dict(DataConfig, trained_on or asdict(DataConfig()))
-    data = replace(data, dataset=dataset or data.dataset)
+    if dataset is not None and dataset != data.dataset:
+        data = replace(data, dataset=dataset, truth=False)
     return make_scenes(
         data, predictor.config, held_out=True, scenes=scenes, counts=counts, seed=seed
     )
@@ -201,7 +202,9 @@ def box_figures(
     Precision and recall are 1 if there are no true boxes and no inferred ones.
     """
     hits, distances = 0, []
-    for true, n_true, mine, n in zip(scenes.boxes, scenes.counts, boxes, count, strict=True):
+    height, width = scenes.pixels.shape[1:3]
+    seen = scenes.boxes.clip(-1, [width, height] * 2)  # as drawings end at the image's edge
+    for true, n_true, mine, n in zip(seen, scenes.counts, boxes, count, strict=True):
         overlap = box_overlap(true[:n_true], mine[:n])
         rows, columns = linear_sum_assignment(-overlap)
         hits += int((overlap[rows, columns] >= MATCH).sum())
