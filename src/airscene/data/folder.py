@@ -124,6 +124,22 @@ class Large:
     boxes: Float[np.ndarray, "objects 4"] | None
     """The objects in it, if known; they may reach beyond it."""
 
+    def shown(self, left: int, top: int, side: int) -> Truth | None:
+        """The objects that a tile shows, if one can tell.
+
+        Truth often lacks the objects that the picture's edge cuts. Where there is room, tiles
+        nearer to the edge than the side of an object therefore have no truth.
+        """
+        if self.boxes is None:
+            return None
+        height, width = self.image.shape[:2]
+        room, at = np.array([width, height]) - side, np.array([left, top])
+        sides = (self.boxes[:, 2:] - self.boxes[:, :2]).max(axis=1)
+        margin = np.minimum(np.median(sides) if len(sides) else 0, room / 4)
+        if np.any((at < margin) | (at > room - margin)):
+            return None
+        return shown_in(self.boxes, left, top, side)
+
     def part(self, side: int, held_out: bool) -> "Large":
         """The first four fifths along the longer side, or the rest; at least one tile."""
         axis = int(self.image.shape[1] >= self.image.shape[0])
@@ -154,8 +170,7 @@ def _crops(request: Request, path: Path) -> Scenes:
     for i in rng.choice(len(mine), request.data.scenes, p=area / area.sum()):
         top, left = map(int, rng.integers(sizes[i] - side + 1))
         tiles.append(mine[i].image[top : top + side, left : left + side])
-        boxes = mine[i].boxes
-        known.append(None if boxes is None else shown_in(boxes, left, top, side))
+        known.append(mine[i].shown(left, top, side))
     frame = Frame.of(tiles[0], model)
     return _scenes(at_size(tiles, model), [about and about.on(frame) for about in known])
 
