@@ -108,7 +108,9 @@ def evaluate(
             }
             result |= {} if known.all() else {"scenes_counted": int(known.sum())}
         if scenes.boxed:
-            result |= {**_overlapping(scenes, count), **box_figures(scenes, found.box, count)}
+            most = [predictor.config.width, predictor.config.height] * 2  # drawings end there
+            seen = replace(scenes, boxes=scenes.boxes.clip(-1, most))
+            result |= {**_overlapping(seen, count), **box_figures(seen, found.box, count)}
     return SceneEvaluation(result, matrix, found, np.asarray(parts["elbo"]))
 
 
@@ -202,9 +204,7 @@ def box_figures(
     Precision and recall are 1 if there are no true boxes and no inferred ones.
     """
     hits, distances = 0, []
-    height, width = scenes.pixels.shape[1:3]
-    seen = scenes.boxes.clip(-1, [width, height] * 2)  # as drawings end at the image's edge
-    for true, n_true, mine, n in zip(seen, scenes.counts, boxes, count, strict=True):
+    for true, n_true, mine, n in zip(scenes.boxes, scenes.counts, boxes, count, strict=True):
         overlap = box_overlap(true[:n_true], mine[:n])
         rows, columns = linear_sum_assignment(-overlap)
         hits += int((overlap[rows, columns] >= MATCH).sum())
