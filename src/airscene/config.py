@@ -79,6 +79,9 @@ class DataConfig:
     """Folder of pictures, for the folder preset."""
     tile: int = 0
     """Side in pixels of squares cut out of the pictures of a folder (0: use whole pictures)."""
+    truth: bool = False
+    """For a folder: also train with the masks, boxes or counts beside the pictures. --labels 0.1
+    uses a tenth of them; all are used if it is not given."""
 
     def __post_init__(self) -> None:
         counts, watched = (",".join(map(str, c)) for c in (self.counts, self.watch_counts))
@@ -88,6 +91,8 @@ class DataConfig:
         require(ok, f"watch-counts must list numbers from 0 up, such as 3,4, not {watched!r}")
         require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
         require_not_negative(self, "data_seed", "tile")
+        ok = not self.truth or self.dataset == "folder"
+        require(ok, "truth is for your own pictures: airscene train folder PATH --truth")
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,13 @@ def test_objects_move_smoothly_and_stay_apart() -> None:
     assert np.array_equal(images, film.stream(scenes, 200)), "always the same"
 
 
+def test_of_an_object_that_the_edge_cuts_the_visible_part_is_taken() -> None:
+    image = np.arange(24, dtype=np.uint8).reshape(1, 4, 6, 1)
+    boxes = np.array([[[-2, -1, 3, 2]]])
+    crops, _ = film.cutouts(Scenes(image, np.array([1]), boxes, np.array([[0]])))
+    np.testing.assert_allclose(crops[0][..., 0] * 255, [[0, 1, 2], [6, 7, 8]], rtol=1e-6)
+
+
 def test_pictures_without_boxes_follow_one_another() -> None:
     pictures = np.random.default_rng(0).integers(256, size=(3, 6, 7, 3)).astype(np.uint8)
     unknown = Scenes(pictures, np.full(3, -1), np.zeros((3, 0, 4), int), np.zeros((3, 0), int))

@@ -53,13 +53,13 @@ def test_every_seed_has_its_own_labels_and_more_include_fewer():
     assert first < set(np.asarray(more.rows[0]).tolist())
     np.testing.assert_array_equal(several.rows[1], alone.rows[0])
     counted = choose(replace(CONFIG, label_boxes=False), shown)
-    assert counted is not None and not counted.placed
+    assert counted is not None and not counted.placed.any()
 
 
 def test_centres_are_where_windows_would_be():
     shown = scenes()
     labels = choose(replace(CONFIG, labels=1.0), shown)
-    assert labels is not None and labels.placed
+    assert labels is not None and labels.placed.all()
     place = int(np.flatnonzero(np.asarray(labels.counts[0]) == 2)[0])
     row = int(labels.rows[0, place])
     for box, centre in zip(shown.boxes[row], labels.centres[0, place], strict=True):
@@ -75,7 +75,7 @@ def test_unknown_counts_are_never_used():
     labels = choose(CONFIG, replace(shown, counts=counts))
     assert labels is not None
     assert sorted(np.asarray(labels.rows[0]).tolist()) == list(range(190, 200))
-    assert not labels.placed
+    assert labels.placed.all()  # their boxes are known, the others are not used
     with pytest.raises(AirsceneError, match="--labels needs true counts"):
         choose(CONFIG, replace(shown, counts=np.full(200, UNKNOWN)))
     folder = replace(CONFIG, data=replace(CONFIG.data, dataset="folder", path="scans"))
@@ -88,7 +88,8 @@ def test_unknown_counts_are_never_used():
 def test_without_boxes_the_loss_is_a_cross_entropy():
     model, shown = AIR(SMALL, jax.random.key(3)), scenes()
     row, n = 5, 2
-    labels = Labels(jnp.array([row]), jnp.array([n]), jnp.zeros((1, 0, 2)), placed=False)
+    unplaced = jnp.zeros((1, 0, 2)), jnp.array([False])
+    labels = Labels(jnp.array([row]), jnp.array([n]), *unplaced)
     key = jax.random.key(1)
     loss = label_loss(CONFIG, model, sharded(shown.images, alone()), labels, key)
     x = jnp.asarray(shown.images[row]) / 255.0

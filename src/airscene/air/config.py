@@ -182,7 +182,8 @@ class TrainConfig(RunConfig):
 
     labels: float = 0.0
     """Fraction of the training images whose true counts (and boxes, if known) may be used, e.g.
-    0.01; 0 trains without labels. For a folder, the counts are those in counts.csv."""
+    0.01; 0 trains without labels. For a folder, the counts are those in counts.csv; with --truth,
+    it is the fraction of the pictures or tiles with known objects (0: all)."""
     label_weight: float = 10.0
     """With --labels: weight of the true count's log-probability in the loss."""
     label_boxes: bool = True
@@ -195,6 +196,11 @@ class TrainConfig(RunConfig):
     def subject(self) -> str:
         """The folder of pictures; empty for other data sets."""
         return self.data.path
+
+    @property
+    def label_share(self) -> float:
+        """The fraction of images whose labels are used: with --truth, all unless --labels says."""
+        return self.labels or float(self.data.truth)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,7 +215,7 @@ class TrainConfig(RunConfig):
         require(fits or not m.counts_objects, "the count-table has no weight for the watch-counts")
         require(0 <= self.labels <= 1, f"labels must be between 0 and 1, not {self.labels:g}")
         require_positive(self, "label_weight")
-        countable = not self.labels or m.counts_objects
+        countable = not self.label_share or m.counts_objects
         require(countable, "labels cannot be used with core 'whole': it does not count objects")
         vimco = self.estimator != "vimco" or self.samples >= 2
         require(vimco, f"vimco needs at least 2 samples, not {self.samples}")

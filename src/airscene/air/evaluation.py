@@ -108,7 +108,9 @@ def evaluate(
             }
             result |= {} if known.all() else {"scenes_counted": int(known.sum())}
         if scenes.boxed:
-            result |= {**_overlapping(scenes, count), **box_figures(scenes, found.box, count)}
+            most = [predictor.config.width, predictor.config.height] * 2  # drawings end there
+            seen = replace(scenes, boxes=scenes.boxes.clip(-1, most))
+            result |= {**_overlapping(seen, count), **box_figures(seen, found.box, count)}
     return SceneEvaluation(result, matrix, found, np.asarray(parts["elbo"]))
 
 
@@ -137,7 +139,8 @@ def eval_scenes(
         near, names = meant(dataset, known) or ".", ", ".join(known)
         raise AirsceneError(f"no data set or folder {dataset!r}{near} Data sets: {names}")
     data = from_dict(DataConfig, trained_on or asdict(DataConfig()))
-    data = replace(data, dataset=dataset or data.dataset)
+    if dataset is not None and dataset != data.dataset:
+        data = replace(data, dataset=dataset, truth=False)
     return make_scenes(
         data, predictor.config, held_out=True, scenes=scenes, counts=counts, seed=seed
     )

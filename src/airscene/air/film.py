@@ -270,7 +270,7 @@ def cutouts(scenes: Scenes) -> tuple[list[np.ndarray], bool]:
         for k, (x0, y0, x1, y1) in enumerate(boxes[:count]):
             a, b = np.delete(boxes[:count], k, axis=0).reshape(-1, 2, 2).swapaxes(0, 1)
             if not ((a < (x1, y1)) & (b > (x0, y0))).all(axis=1).any():
-                crops.append(image[y0:y1, x0:x1])
+                crops.append(image[max(y0, 0) : y1, max(x0, 0) : x1])
     return crops, len(crops) == int(scenes.counts.sum())
 
 

@@ -2,7 +2,8 @@
 
 All images train with the estimator's loss. Labelled images add the log-probability of the true
 count and, if boxes are known, a penalty on the distance between windows and objects.
-`airscene train digits --labels 0.001` uses the labels of one image in a thousand.
+`airscene train digits --labels 0.001` uses the labels of one image in a thousand,
+`airscene train folder PATH --truth` the masks, boxes or counts beside your pictures.
 """
 
 import equinox as eqx
@@ -32,8 +33,8 @@ class Labels(eqx.Module):
     counts: Int[Array, "*seeds known"]
     centres: Float[Array, "*seeds known most 2"]
     """Centres (x, y) of the objects, in units of `z_where`; rows from the count on are unused."""
-    placed: bool = eqx.field(static=True)
-    """Whether `centres` is known."""
+    placed: Bool[Array, "*seeds known"]
+    """Whether the centres of an image are known."""
 
 
 def choose(config: TrainConfig, scenes: Scenes) -> Labels | None:
@@ -41,35 +42,47 @@ def choose(config: TrainConfig, scenes: Scenes) -> Labels | None:
 
     A larger fraction includes the images of every smaller one.
     """
-    if not config.labels:
+    if not config.label_share:
         return None
     known = np.flatnonzero(scenes.known)
     if not len(known):
-        how = "put counts.csv (columns file and count) into the folder, and train without tiles"
-        raise AirsceneError(
-            f"--labels needs true counts: {how}"
-            if config.data.path
-            else "--labels needs true counts, which these images do not have"
-        )
-    most = int(scenes.counts[known].max())
-    if most > config.model.max_objects:
+        raise AirsceneError(_none_known(config))
+    most, steps = int(scenes.counts[known].max()), config.model.max_objects
+    if most > steps and not config.data.tile:
         raise AirsceneError(
             f"an image has {most} objects: with --labels, --max-objects must be at least {most}"
         )
-    wanted = min(max(1, round(config.labels * len(scenes))), len(known))
+    whole = len(known) if config.data.truth else len(scenes)
+    wanted = min(max(1, round(config.label_share * whole)), len(known))
     seeds = range(config.seed, config.seed + config.seeds)
     draws = [np.random.default_rng([config.data.data_seed, 3, seed]) for seed in seeds]
     rows = np.stack([rng.permutation(known)[:wanted] for rng in draws])
-    placed = config.label_boxes and scenes.boxed
-    boxes = scenes.boxes[rows] if placed else np.zeros((*rows.shape, 0, 4))
+    fits = scenes.counts <= steps  # in a tile with more, every step finds an object: any of them
+    placed = config.label_boxes & scenes.placed & fits
+    boxes = scenes.boxes if placed[rows].any() else np.zeros((len(scenes), 0, 4))
     size = np.array([config.model.width, config.model.height])
-    centres = (boxes[..., :2] + boxes[..., 2:]) / size - 1  # the image spans -1 to 1
+    centres = (boxes[rows, :, :2] + boxes[rows, :, 2:]) / size - 1  # the image spans -1 to 1
     return Labels(
         jnp.asarray(rows),
-        jnp.asarray(scenes.counts[rows]),
+        jnp.asarray(np.minimum(scenes.counts[rows], steps)),
         jnp.asarray(centres / max(config.model.position_sd, 1e-6), jnp.float32),
-        placed,
+        jnp.asarray(placed[rows]),
     )
+
+
+def _none_known(config: TrainConfig) -> str:
+    """The error if no training image has a label."""
+    if config.data.truth and config.data.tile:
+        return (
+            "no tile has usable truth: in each, an object is cut such that one cannot tell "
+            "whether it counts; choose a larger --tile"
+        )
+    if config.data.truth:
+        return "nothing is known about the training pictures: give the truth about more pictures"
+    if config.data.path:
+        how = "put counts.csv (columns file and count) into the folder, and train without tiles"
+        return f"--labels needs true counts: {how}"
+    return "--labels needs true counts, which these images do not have"
 
 
 def label_loss(
@@ -85,14 +98,15 @@ def label_loss(
     mine = jax.random.randint(key_rows, (batch,), 0, len(labels.rows))
     x = images.take(labels.rows[mine]).astype(jnp.float32) / 255
 
-    def one(x, n, centres, key):
+    def one(x, n, centres, placed, key):
         steps = model.rollout(x, model.noise(key))
         log_q = log_count_posterior(steps.logit)
-        away = _away(steps, n, centres) if labels.placed else 0.0
+        away = jnp.where(placed, _away(steps, n, centres), 0.0)
         return config.label_weight * log_q[n] - away
 
     keys = jax.random.split(key_noise, batch)
-    return -jnp.mean(jax.vmap(one)(x, labels.counts[mine], labels.centres[mine], keys))
+    counts, centres, placed = (a[mine] for a in (labels.counts, labels.centres, labels.placed))
+    return -jnp.mean(jax.vmap(one)(x, counts, centres, placed, keys))
 
 
 def _away(steps: Step, n: Int[Array, ""], centres: Float[Array, "most 2"]) -> Float[Array, ""]:

@@ -20,10 +20,10 @@ from airscene.air.matching import (
 )
 from airscene.config import Edges
 from airscene.data import DATASETS
-from airscene.data.folder import pictures_of
-from airscene.data.truth import Truth, TruthFolder, from_masks
+from airscene.data.folder import pictures_with_truth
+from airscene.data.truth import Truth, from_masks, nothing_known
 from airscene.errors import AirsceneError
-from airscene.io.images import TRUTH, find_files, is_truth
+from airscene.io.images import TRUTH, is_truth
 from airscene.kinds.evaluation import Evaluation, Evaluator
 from airscene.output.measures import Measure, Measures
 
@@ -59,22 +59,14 @@ class Known:
 
 def known_pictures(folder: Path) -> list[Known]:
     """The pictures of a folder about which something is known."""
-    truth, found = TruthFolder(folder), []
-    for path in find_files([folder]):
-        images = list(pictures_of([path]))
-        for name, image in images:
-            about = truth.about(path, image.shape)
-            if about is not None and len(images) > 1:
-                raise AirsceneError(f"{path} holds {len(images)} images, but the truth of one")
-            if about is None:
-                print(f"airscene: {name} is skipped: its objects are not known", file=sys.stderr)
-            else:
-                found.append(Known(name, image, about))
+    found = []
+    for name, image, about in pictures_with_truth(folder):
+        if about is None:
+            print(f"airscene: {name} is skipped: its objects are not known", file=sys.stderr)
+        else:
+            found.append(Known(name, image, about))
     if not found:
-        raise AirsceneError(
-            f"nothing is known about the pictures in {folder}: expected NAME_masks.tif beside "
-            "NAME.tif, boxes.csv (file, x0, y0, x1, y1) or counts.csv (file, count)"
-        )
+        raise nothing_known(folder)
     return found
 
 

@@ -108,6 +108,9 @@ PRESETS = {
         "your own pictures",
         FOLDER,
         recorded=SURVEYED,
-        common=("steps", "seeds", "max_objects", "object_cost", "size_mean", "invert", "tile"),
+        common=(
+            *("steps", "seeds", "max_objects", "object_cost", "size_mean", "invert", "tile"),
+            *("truth", "labels"),
+        ),
     ),
 }

@@ -41,7 +41,9 @@ def report(
 
 def _labels(config: TrainConfig) -> str:
     """The fraction of labelled images, if any."""
-    return f"labels of {100 * config.labels:g}% of the images, " if config.labels else ""
+    where = "images with truth" if config.data.truth else "images"
+    share = config.label_share
+    return f"labels of {100 * share:g}% of the {where}, " if share else ""
 
 
 def _data(data: DataConfig) -> str:

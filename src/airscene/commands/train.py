@@ -109,7 +109,7 @@ def _parse(name: str, words: list[str], default: RunConfig) -> "Train[Any]":
         else {},
         common=("out", "resume", *chosen.common),
         values={"coordinator": "HOST:PORT", "meshes": "PATH"},
-        hidden=("dataset", "path", "counts", "watch_counts") if folder else ("path",),
+        hidden=("dataset", "path", "counts", "watch_counts") if folder else ("path", "truth"),
         defaults={"out": out}
         | (dict.fromkeys(chosen.recorded, "chosen from the pictures") if folder else {}),
     )

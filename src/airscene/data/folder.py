@@ -1,28 +1,30 @@
 """Your own pictures: a folder of image files, whole or cut into tiles.
 
 The optional file `counts.csv` in the folder (columns `file` and `count`) gives the true counts. It
-is used to measure how often the model is right, and for training with --labels.
+is used to measure how often the model is right, and for training with --labels. With --truth, masks
+and boxes beside the pictures are used as well.
 """
 
-import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float, UInt8
 
 from airscene.config import ImageConfig
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
+from airscene.data.truth import Truth, TruthFolder, known_counts, nothing_known, shown_in
 from airscene.errors import AirsceneError, many
-from airscene.io.frames import as_float_image, at_size
+from airscene.io.frames import Frame, as_float_image, at_size
 from airscene.io.images import find_files, named_images
 from airscene.io.intake import as_seen
 
 HELD_OUT = 10
 """One in this many pictures is held out."""
-MOST_COUNT = 10_000
 MOST_PIXELS = 500_000_000
 """Values (pixels times channels) after which no more pictures are kept to cut tiles from."""
 LEAST = 10
@@ -40,7 +42,7 @@ def folder_scenes(request: Request) -> Scenes:
         raise AirsceneError(f"the folder {path} does not exist")
     if data.tile:
         return _crops(request, path)
-    made = as_scenes(path, request.model)
+    made = as_scenes(path, request.model, truth=data.truth)
     if len(made) < LEAST:
         raise AirsceneError(
             f"{path} has {many(len(made), 'readable picture')}; training needs at least {LEAST}. "
@@ -50,38 +52,51 @@ def folder_scenes(request: Request) -> Scenes:
     return made.only(np.flatnonzero(held_out == request.held_out)[: data.scenes])
 
 
-def as_scenes(path: Path, model: ImageConfig, most: int | None = None) -> Scenes:
+def as_scenes(
+    path: Path, model: ImageConfig, most: int | None = None, truth: bool = False
+) -> Scenes:
     """The pictures of a folder at the model's size, with their counts from `counts.csv` if known.
 
     Each picture is reduced as soon as it is read, because there may be many large ones.
+    truth: with all that is known about them, boxes too; an error if nothing is known.
     """
-    counts, known, small = known_counts(path), [], []
-    for name, image in pictures_of(find_files([path])):
-        small.append(at_size([as_seen(image, model)], model)[0])
-        known.append(counts.get(_key(Path(name), path), UNKNOWN))
+    small, known = [], []
+    for image, about in _with_all(path) if truth else _with_counts(path):
+        seen = as_seen(image, model)
+        small.append(at_size([seen], model)[0])
+        known.append(about and about.on(Frame.of(seen, model)))
         if len(small) == most:
             break
     if not small:
         raise AirsceneError(f"no file in {path} is a readable picture")
-    return _scenes(np.stack(small), np.array(known, int))
+    if truth and not any(known):
+        raise nothing_known(path)
+    return _scenes(np.stack(small), known)
 
 
-def known_counts(path: Path) -> dict[str, int]:
-    """The counts of `counts.csv`, by the file's path in the folder; blank counts are left out."""
-    table = path / "counts.csv"
-    if not table.is_file():
-        return {}
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            rows = [(row["file"], row["count"].strip()) for row in csv.DictReader(file)]
-        counts = {Path(name).as_posix(): int(count) for name, count in rows if count}
-    except (KeyError, ValueError, TypeError, AttributeError, csv.Error):
-        raise AirsceneError(
-            f"{table} must have the columns file and count (whole numbers)"
-        ) from None
-    if counts and not 0 <= min(counts.values()) <= max(counts.values()) <= MOST_COUNT:
-        raise AirsceneError(f"{table} must have counts from 0 to {MOST_COUNT:,}")
-    return counts
+def _with_counts(path: Path) -> Iterator[tuple[np.ndarray, Truth | None]]:
+    """The pictures of a folder with their counts from `counts.csv`."""
+    counts = known_counts(path)
+    for name, image in pictures_of(find_files([path])):
+        key = _key(Path(name), path)
+        yield image, Truth(counts[key]) if key in counts else None
+
+
+def _with_all(path: Path) -> Iterator[tuple[np.ndarray, Truth | None]]:
+    """The pictures of a folder with all that is known about them."""
+    return ((image, about) for _, image, about in pictures_with_truth(path))
+
+
+def pictures_with_truth(path: Path) -> Iterator[tuple[str, np.ndarray, Truth | None]]:
+    """The pictures of a folder with their names and all that is known about them."""
+    truth = TruthFolder(path)
+    for file in find_files([path]):
+        images = list(pictures_of([file]))
+        for name, image in images:
+            about = truth.about(file, image.shape)
+            if about is not None and len(images) > 1:
+                raise AirsceneError(f"{file} holds {len(images)} images, but the truth of one")
+            yield name, image, about
 
 
 def pictures_of(files: list[Path]) -> Iterator[tuple[str, np.ndarray]]:
@@ -101,18 +116,46 @@ def _say_once(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+@dataclass(frozen=True)
+class Large:
+    """A picture to cut tiles from, as the model sees it."""
+
+    image: UInt8[np.ndarray, "height width *channels"]
+    boxes: Float[np.ndarray, "objects 4"] | None
+    """The objects in it, if known; they may reach beyond it."""
+
+    def shown(self, left: int, top: int, side: int) -> Truth | None:
+        """The objects that a tile shows, if one can tell.
+
+        Truth often lacks the objects that the picture's edge cuts. Where there is room, tiles
+        nearer to the edge than the side of an object therefore have no truth.
+        """
+        if self.boxes is None:
+            return None
+        height, width = self.image.shape[:2]
+        room, at = np.array([width, height]) - side, np.array([left, top])
+        sides = (self.boxes[:, 2:] - self.boxes[:, :2]).max(axis=1)
+        margin = np.minimum(np.median(sides) if len(sides) else 0, room / 4)
+        if np.any((at < margin) | (at > room - margin)):
+            return None
+        return shown_in(self.boxes, left, top, side)
+
+    def part(self, side: int, held_out: bool) -> "Large":
+        """The first four fifths along the longer side, or the rest; at least one tile."""
+        axis = int(self.image.shape[1] >= self.image.shape[0])
+        have = self.image.shape[axis]
+        cut = max(side, min(round(0.8 * have), have - side))
+        image = np.split(self.image, [cut], axis=axis)[int(held_out)]
+        away = cut * held_out * np.array([axis, 1 - axis, axis, 1 - axis])
+        return Large(image, None if self.boxes is None else self.boxes - away)
+
+
 def _crops(request: Request, path: Path) -> Scenes:
     """Tiles at random places. With fewer than 10 pictures, a fifth of each is held out."""
     rng, side, model = request.rng(), request.data.tile, request.model
-    large, pixels = [], 0
-    for _, image in pictures_of(find_files([path])):
-        if min(image.shape[:2]) >= side and pixels < MOST_PIXELS:
-            large.append(np.round(255 * as_seen(image, model)).astype(np.uint8))
-            pixels += large[-1].size
-    if not large:
-        raise AirsceneError(f"every picture is smaller than a tile of {side} pixels")
+    large = _large(request, path)
     if len(large) < HELD_OUT:
-        mine = [_part(x, side, request.held_out) for x in large if max(x.shape[:2]) >= 2 * side]
+        mine = [x.part(side, request.held_out) for x in large if max(x.image.shape[:2]) >= 2 * side]
     else:
         mine = [x for i, x in enumerate(large) if (i % HELD_OUT == 0) == request.held_out]
     if not mine:
@@ -121,25 +164,56 @@ def _crops(request: Request, path: Path) -> Scenes:
             f"pictures, at least one of them must be {2 * side} pixels wide or high; add pictures "
             "or choose a smaller --tile"
         )
-    area = np.array([(x.shape[0] - side + 1) * (x.shape[1] - side + 1) for x in mine], float)
-    tiles = []
+    sizes = [np.array(x.image.shape[:2]) for x in mine]
+    area = np.array([np.prod(size - side + 1) for size in sizes], float)
+    tiles, known = [], []
     for i in rng.choice(len(mine), request.data.scenes, p=area / area.sum()):
-        top, left = rng.integers(np.array(mine[i].shape[:2]) - side + 1)
-        tiles.append(mine[i][top : top + side, left : left + side])
-    return _scenes(at_size(tiles, model), np.full(len(tiles), UNKNOWN))
+        top, left = map(int, rng.integers(sizes[i] - side + 1))
+        tiles.append(mine[i].image[top : top + side, left : left + side])
+        known.append(mine[i].shown(left, top, side))
+    frame = Frame.of(tiles[0], model)
+    return _scenes(at_size(tiles, model), [about and about.on(frame) for about in known])
 
 
-def _part(image: np.ndarray, side: int, held_out: bool) -> np.ndarray:
-    """The first four fifths of a picture along its longer side, or the rest; at least one tile."""
-    axis = int(image.shape[1] >= image.shape[0])
-    have = image.shape[axis]
-    cut = max(side, min(round(0.8 * have), have - side))
-    return np.split(image, [cut], axis=axis)[int(held_out)]
+def _large(request: Request, path: Path) -> list[Large]:
+    """The pictures to cut tiles from; with --truth, with the boxes of their objects."""
+    side, asked, known = request.data.tile, request.data.truth, []
+    large, pixels = [], 0
+    for image, about in _with_all(path) if asked else _with_nothing(path):
+        known += [about] if about else []
+        if min(image.shape[:2]) >= side and pixels < MOST_PIXELS:
+            seen = np.round(255 * as_seen(image, request.model)).astype(np.uint8)
+            large.append(Large(seen, about.boxes if about else None))
+            pixels += seen.size
+    if not large:
+        raise AirsceneError(f"every picture is smaller than a tile of {side} pixels")
+    if asked and not known:
+        raise nothing_known(path)
+    if asked and all(about.boxes is None for about in known):
+        raise AirsceneError(
+            f"{path} has only the counts of whole pictures, but training cuts them into tiles: "
+            "add masks or boxes, or train on whole pictures with --tile 0"
+        )
+    return large
 
 
-def _scenes(images: np.ndarray, counts: np.ndarray) -> Scenes:
-    n = len(images)
-    return Scenes(images, counts, np.zeros((n, 0, 4), int), np.zeros((n, 0), int))
+def _with_nothing(path: Path) -> Iterator[tuple[np.ndarray, None]]:
+    """The pictures of a folder; the truth about them is not read."""
+    return ((image, None) for _, image in pictures_of(find_files([path])))
+
+
+def _scenes(images: np.ndarray, known: Sequence[Truth | None]) -> Scenes:
+    """Scenes of images and what is known about them, in pixels of these images."""
+    counts = np.array([about.count if about else UNKNOWN for about in known], int)
+    boxes = [about.boxes if about else None for about in known]
+    most = max((len(rows) for rows in boxes if rows is not None), default=0)
+    placed, kinds = np.full((len(images), most, 4), -1), np.full((len(images), most), -1)
+    for i, rows in enumerate(boxes):
+        if rows is not None:
+            whole = np.round(rows).astype(int)
+            whole[:, 2:] = np.maximum(whole[:, 2:], whole[:, :2] + 1)
+            placed[i, : len(rows)], kinds[i, : len(rows)] = whole, 0
+    return Scenes(images, counts, placed, kinds)
 
 
 def _key(path: Path, folder: Path) -> str:

@@ -26,7 +26,7 @@ class Scenes:
     counts: Int[np.ndarray, " scenes"]
     """True counts; `UNKNOWN` where no count is known, as in your own pictures."""
     boxes: Int[np.ndarray, "scenes most 4"]
-    """(x0, y0, x1, y1) in pixels, ends excluded."""
+    """(x0, y0, x1, y1) in pixels, ends excluded. Boxes of cut objects reach beyond the image."""
     labels: Int[np.ndarray, "scenes most"]
 
     def __len__(self) -> int:
@@ -53,8 +53,14 @@ class Scenes:
 
     @property
     def boxed(self) -> bool:
-        """Whether the true boxes are known."""
-        return bool(self.known.all()) and self.boxes.shape[1] >= int(self.counts.max(initial=0))
+        """Whether all true boxes are known."""
+        return bool(self.placed.all())
+
+    @property
+    def placed(self) -> Bool[np.ndarray, " scenes"]:
+        """For each scene, whether the true count and the boxes of all objects are known."""
+        boxes = np.sum(self.boxes[..., 2] > self.boxes[..., 0], axis=1)
+        return self.known & (boxes >= self.counts)
 
 
 class Drawn:

@@ -4,6 +4,8 @@
 for the background. `boxes.csv` in the folder has the columns file, x0, y0, x1, y1, a row for each
 object; `counts.csv` has the columns file and count. Masks say more than boxes, boxes more than
 counts: the first that knows a picture is used.
+
+Training on tiles (`--truth`) needs to know which objects a tile shows: see `shown_in`.
 """
 
 import csv
@@ -16,9 +18,15 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import ndimage
 
-from airscene.data.folder import known_counts
 from airscene.errors import AirsceneError
+from airscene.io.frames import Frame
 from airscene.io.images import BOTH_CASES, TRUTH, read_images
+
+MOST_COUNT = 10_000
+COUNTS = 0.25
+"""An object counts in a tile if at least this fraction of its box lies in it."""
+SLIVER = 0.05
+"""An object of which at most this fraction lies in a tile is not seen there."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,12 @@ class Truth:
             return np.array(middles, float).reshape(-1, 2)[:, ::-1] + 0.5
         assert self.boxes is not None
         return (self.boxes[:, :2] + self.boxes[:, 2:]) / 2
+
+    def on(self, frame: Frame) -> "Truth":
+        """Count and boxes, in pixels of the picture at a model's size."""
+        boxes = self.boxes
+        onto = None if boxes is None else boxes * (frame.scale * 2) + frame.corner * 2
+        return Truth(self.count, onto)
 
 
 class TruthFolder:
@@ -105,6 +119,50 @@ def from_masks(masks: Int[np.ndarray, "height width"]) -> Truth:
     found = ndimage.find_objects(masks)
     boxes = [(x.start, y.start, x.stop, y.stop) for y, x in found]
     return Truth(len(boxes), np.array(boxes, float).reshape(-1, 4), masks)
+
+
+def shown_in(boxes: Float[np.ndarray, "objects 4"], left: int, top: int, side: int) -> Truth | None:
+    """The objects that a square tile shows, in its pixels; None if one cannot tell their number.
+
+    The model sees the tile alone. It can recognise an object of which a quarter is visible: just
+    that much is visible if the centre lies in a corner of the tile. Of less than a twentieth, it
+    cannot know that it is an object. In between, either answer would be right, so the tile has no
+    truth. Boxes of objects that the tile cuts reach beyond it.
+    """
+    moved = boxes - np.array([left, top, left, top])
+    inside = moved.clip(0, side)
+    area, seen = (np.prod(b[:, 2:] - b[:, :2], axis=1) for b in (moved, inside))
+    share = seen / area
+    if np.any((share > SLIVER) & (share < COUNTS)):
+        return None
+    moved = moved[share >= COUNTS]
+    return Truth(len(moved), moved)
+
+
+def nothing_known(folder: Path) -> AirsceneError:
+    """The error for a folder without any truth."""
+    return AirsceneError(
+        f"nothing is known about the pictures in {folder}: expected NAME_masks.tif beside "
+        "NAME.tif, boxes.csv (file, x0, y0, x1, y1) or counts.csv (file, count)"
+    )
+
+
+def known_counts(path: Path) -> dict[str, int]:
+    """The counts of `counts.csv`, by the file's path in the folder; blank counts are left out."""
+    table = path / "counts.csv"
+    if not table.is_file():
+        return {}
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            rows = [(row["file"], row["count"].strip()) for row in csv.DictReader(file)]
+        counts = {Path(name).as_posix(): int(count) for name, count in rows if count}
+    except (KeyError, ValueError, TypeError, AttributeError, csv.Error):
+        raise AirsceneError(
+            f"{table} must have the columns file and count (whole numbers)"
+        ) from None
+    if counts and not 0 <= min(counts.values()) <= max(counts.values()) <= MOST_COUNT:
+        raise AirsceneError(f"{table} must have counts from 0 to {MOST_COUNT:,}")
+    return counts
 
 
 def known_boxes(folder: Path) -> dict[str, Float[np.ndarray, "objects 4"]]:
