@@ -201,8 +201,11 @@ def test_the_schema_describes_every_route(api: Any) -> None:
         found = document
         for word in reference.split("/"):
             found = found[word]
-    scene = api.get("/sample?n=1&patches=1").json()
-    assert set(document["components"]["schemas"]["Scene"]["required"]) <= set(scene)
+    blank = npy(np.zeros((50, 50), np.uint8))
+    scene = api.post("/infer?preview=1&patches=1", content=blank, headers=PNG).json()
+    assert set(document["components"]["schemas"]["Scene"]["properties"]) == set(scene)
+    drawn = pixels(api.get("/sample?n=1&seed=3&patches=1").json()["reconstruction"])
+    scene = api.post("/infer?patches=1&outlines=1", content=encoded(drawn), headers=PNG).json()
     assert set(document["components"]["schemas"]["Object"]["properties"]) == set(
         scene["objects"][0]
     )
@@ -297,7 +300,8 @@ BAD_WHAT = [[0] * 49, "z", [1e5] * 50, [None] * 50, [10**400] * 50]
 BAD_SIZES = [{"height": 0}, {"height": 1e3}, {"width": True}, {"height": 10**400}, {"width": "9"}]
 BAD_SCENES = [
     *([], {}, {"objects": 1}, {"objects": [1]}, {"objects": [{}]}),
-    {"objects": [{"where": [20, 25, 25], "what": [0] * 50}] * 65},
+    {"objects": [{"where": [20, 25, 25], "what": [0] * 50}] * 4_001},
+    {"objects": [{"where": [1e5, 700, 700], "what": [0] * 50}] * 65, "height": 1400, "width": 1420},
     {"objects": [], "height": 2000, "width": 2000},
     *({"objects": [], **size} for size in BAD_SIZES),
     *({"objects": [{"where": where, "what": [0] * 50}]} for where in BAD_WHERE),
@@ -412,7 +416,7 @@ class Stuck(Served):
         super().__init__("stuck")
         self.go, self.working = threading.Event(), threading.Semaphore(0)
 
-    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
+    def infer(self, image: Any, patches: bool, seen: bool = False, **more: Any) -> dict[str, Any]:
         self.working.release()
         assert self.go.wait(60)
         return {"count": 0}

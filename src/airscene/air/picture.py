@@ -16,7 +16,7 @@ from airscene.air.tiling import count_posterior, infer_tiled, tile_size
 from airscene.air.whole import Explained, explain
 from airscene.config import Edges
 from airscene.errors import AirsceneError
-from airscene.io.frames import resized, with_channels
+from airscene.io.frames import as_float_image, resized, with_channels
 from airscene.io.intake import as_seen
 
 SLIVER = 0.1
@@ -24,41 +24,53 @@ SLIVER = 0.1
 
 
 def infer_picture(
-    predictor: Any, image: np.ndarray, tile: int | None = None, edges: Edges = "centre"
+    predictor: Any,
+    image: np.ndarray,
+    tile: int | None = None,
+    edges: Edges = "centre",
+    seen: bool = False,
 ) -> Scene:
     """The scene in a picture whose objects are as large, in pixels, as in training.
 
     tile: side in pixels of the part of the picture that corresponds to the model's image, which
         sets the scale (default: as in training).
+    seen: whether the picture is already light on black, as the model sees it.
 
     The scene's `elbo` is NaN. Its `count_posterior` treats objects as independent.
     """
     if edges not in get_args(Edges):
         raise AirsceneError(f"edges must be centre, inside or all, not {edges!r}")
-    if not isinstance(predictor.air.core, DifferenceCore):
-        scene = infer_tiled(predictor, image, tile)
+    image = as_float_image(image) if seen else as_seen(image, predictor.config)
+    if not in_rounds(predictor):
+        scene = infer_tiled(predictor, image, tile, seen=True)
         kept = [thing for thing in scene.objects if _counts(thing, image.shape, edges)]
         probabilities = [thing.presence for thing in kept]
         return replace(scene, objects=tuple(kept), count_posterior=count_posterior(probabilities))
-    seen, c = as_seen(image, predictor.config), predictor.config
-    height, width = tile_size(predictor, tile)
+    x, scale = on_canvas(predictor, image, tile)
+    return in_picture(explain(predictor.air, x), image.shape, scale, edges)
+
+
+def in_rounds(predictor: Any) -> bool:
+    """Whether the model explains whole pictures in rounds, not in tiles."""
+    return isinstance(predictor.air.core, DifferenceCore)
+
+
+def on_canvas(
+    predictor: Any, seen: np.ndarray, tile: int | None = None
+) -> tuple[Float[np.ndarray, "height width channels"], float]:
+    """A picture on the canvas of training, and its scale: canvas pixels per pixel."""
+    c, (height, width) = predictor.config, tile_size(predictor, tile)
     scale = min(c.height / height, c.width / width)
-    found = explain(predictor.air, _scaled(seen, scale, c.channels))
-    return _scene(found, seen.shape, scale, edges)
-
-
-def _scaled(
-    seen: np.ndarray, scale: float, channels: int
-) -> Float[np.ndarray, "height width channels"]:
-    """The picture at the scale of the model's canvas."""
-    seen = with_channels(seen, channels)
+    seen = with_channels(seen, c.channels)
     if scale == 1:
-        return seen
+        return seen, scale
     height, width = (max(1, round(scale * side)) for side in seen.shape[:2])
-    return resized(seen, height, width).clip(0, 1)
+    return resized(seen, height, width).clip(0, 1), scale
 
 
-def _scene(found: Explained, shape: tuple[int, ...], scale: float, edges: Edges) -> Scene:
+def in_picture(
+    found: Explained, shape: tuple[int, ...], scale: float, edges: Edges = "centre"
+) -> Scene:
     """The objects that count, in pixels of the picture and in reading order."""
     height, width = shape[:2]
     objects = []
