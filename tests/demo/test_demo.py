@@ -592,8 +592,9 @@ def address(tmp_path_factory: pytest.TempPathFactory, tiles: Path) -> Iterator[s
     """A real server. Ctrl-C ends it without a word."""
     environment = {k: v for k, v in os.environ.items() if k != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
     folder = tmp_path_factory.mktemp("demo")
+    words = f"-m airscene.cli demo digits {tiles} --no-browser --port 0".split()
     process = subprocess.Popen(
-        [sys.executable, "-m", "airscene.cli", *f"demo digits {tiles} --no-browser --port 0".split()],
+        [sys.executable, *words],
         env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout
