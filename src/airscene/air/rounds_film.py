@@ -31,6 +31,8 @@ ROOM = (880, 540)
 """Largest width and height of the picture on a frame."""
 TOP, MARGIN, GAP, LABEL = 70, 40, 30, 30
 """The frame in pixels: top of the picture, margins, gap beside the picture, height of a label."""
+NAME = 60
+"""Most letters of the name at the top."""
 
 Picture = Float[np.ndarray, "height width channels"]
 
@@ -201,8 +203,8 @@ def rounds_frame(story: Story, now: int, share: float) -> Still:
     panels = _arranged(story)
     left = (WIDTH - wide - GAP - panels.across) // 2
     count = len(stage.steps) - round((1 - share) * stage.new)
-    page.text((left, TOP - 40), f"airscene  {story.name}", 17, DIM)
-    page.text((left + wide, TOP - 40), stage.title, 17, DIM, anchor="ra")
+    page.text((MARGIN, TOP - 40), f"airscene  {story.name[:NAME]}", 17, DIM)
+    page.text((WIDTH - MARGIN, TOP - 40), stage.title, 17, DIM, anchor="ra")
     labels = np.where(stage.labels <= count, stage.labels, 0)
     page.paste((left, TOP), outlined(story.picture, labels, stage.steps, 2))
     drawn = before.drawn + share * (stage.drawn - before.drawn) if stage.new else stage.drawn
