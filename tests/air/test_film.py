@@ -16,14 +16,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import airscene
 from airscene.air import film
 from airscene.air import task as training
 from airscene.air.config import TrainConfig
+from airscene.air.rounds_film import rounds_frame, told
 from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
-from airscene.data.scenes import Scenes
+from airscene.data.digits import embedded_digits
+from airscene.data.scenes import Scenes, compose
 from airscene.errors import AirsceneError
+from airscene.io.images import read_images
 from airscene.output.figures import step_colour
 from airscene.output.film import HEIGHT, WIDTH
 from airscene.runs import run as runs
@@ -264,3 +268,80 @@ def test_pictures_without_boxes_follow_one_another() -> None:
     unknown = Scenes(pictures, np.full(3, -1), np.zeros((3, 0, 4), int), np.zeros((3, 0), int))
     images = film.stream(unknown, 60)
     assert np.array_equal(images[[0, 17, 18, 36, 54]], pictures[[0, 0, 1, 2, 0]])
+
+
+# --- The film of a large picture -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A picture with 20 digits, with 16 bits."""
+    glyphs, labels = embedded_digits()
+    made = compose(glyphs[::5], labels[::5], (20,), 1, 260, 440, np.random.default_rng(0))
+    path = tmp_path_factory.mktemp("pictures") / "large.png"
+    Image.fromarray(257 * made.images[0, :, :, 0].astype(np.uint16)).save(path)
+    return path
+
+
+def test_rounds_add_up_to_the_scene(large: Path) -> None:
+    model = airscene.load("digits-difference")
+    story = told(model, read_images(large)[0])
+    first, *rounds, last = story.stages
+    assert len(rounds) > 1 and len(first.steps) == 0 and not first.labels.any()
+    assert [stage.new for stage in rounds] == np.bincount(rounds[-1].steps).tolist()
+    left = [stage.residual for stage in story.stages]
+    assert left == sorted(left, reverse=True) and left[0] == 1 and left[-1] < 0.3
+    assert len(last.steps) == last.labels.max() == story.scene.count == 20
+    assert story.picture.shape == (520, 880, 1) and last.labels.shape == (520, 880)
+    drawn = np.abs(rounds[-1].drawn.clip(0, 1) - last.drawn).mean()
+    assert drawn < 0.01, "the result is what the rounds have drawn"
+
+
+@writes
+def test_the_film_of_a_picture_shows_its_rounds(large: Path, tmp_path: Path, capsys) -> None:
+    assert main(["film", "digits-difference", str(large), "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'rounds.mp4'}\n"
+    frames, about = decoded(tmp_path / "rounds.mp4")
+    assert frames.shape[1:] == (HEIGHT, WIDTH, 3) and about["fps"] == 24
+    assert 4 < len(frames) / 24 < 20
+    assert not has_colour(frames[0], 0), "the picture alone"
+    assert has_colour(frames[60], 0) and not has_colour(frames[36], 1), "then the first round"
+    assert has_colour(frames[-1], 0) and has_colour(frames[-1], 1), "then all"
+    explained = frames[:, 80:220, 960:1200]
+    assert explained[0].max() < 60 < explained[-1].max(), "nothing is explained at first"
+
+
+def test_any_shape_of_picture_fits(tmp_path: Path) -> None:
+    model = airscene.load("digits-difference")
+    for height, width in ((1, 1), (30, 2_000), (900, 60), (50, 50)):
+        story = told(model, np.zeros((height, width, 3), np.uint8))
+        assert max(story.picture.shape) <= 880
+        frame = rounds_frame(story, len(story.stages) - 1, 1.0)
+        assert frame.shape == (HEIGHT, WIDTH, 3)
+
+
+def test_the_film_of_a_picture_loops_on_a_web_page(large: Path, tmp_path: Path) -> None:
+    words = ["film", "digits-difference", str(large), "--format", "gif", "--out", str(tmp_path)]
+    assert main(words) == 0
+    with Image.open(tmp_path / "rounds.gif") as film:
+        assert film.size == (WIDTH // 2, HEIGHT // 2) and getattr(film, "n_frames") > 5  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("digits {large}", "only the difference network reads a picture in rounds"),
+        ("digits-difference {tmp}/none.png", "none.png"),
+        ("digits-difference {tmp}/two.npy", "has 2 images: a film shows one picture"),
+        ("digits-difference {large} --data digits", "--data applies to the live film"),
+    ],
+)
+def test_a_picture_without_a_film_is_one_line(
+    words: str, message: str, large: Path, tmp_path: Path, capsys
+) -> None:
+    np.save(tmp_path / "two.npy", np.zeros((2, 9, 9), np.uint8))
+    arguments = words.format(tmp=tmp_path, large=large).split()
+    assert main(["film", *arguments, "--format", "webp", "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

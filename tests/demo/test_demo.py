@@ -30,6 +30,8 @@ from airscene.air.served import Flat
 from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
+from airscene.data.digits import embedded_digits
+from airscene.data.scenes import compose
 from airscene.demo import server as demo_server
 from airscene.demo.requests import load_models
 from airscene.demo.schema import openapi
@@ -37,6 +39,7 @@ from airscene.demo.server import Desk, make_app
 from airscene.errors import AirsceneError
 from airscene.inverse.served import Solid
 from airscene.kinds.served import Served
+from airscene.models import load_as
 
 PNG = {"Content-Type": "image/png"}
 JSON = {"Content-Type": "application/json"}
@@ -50,8 +53,18 @@ def client(models: dict[str, Served], **settings: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def models() -> dict[str, Served]:
-    return load_models()
+def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A weights file of a model that was trained on tiles, as its note says."""
+    path = tmp_path_factory.mktemp("models") / "tiles.safetensors"
+    note = {"data": {"tile": 50}}
+    airscene.Predictor(airscene.load("digits-difference").air, note).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def models(tiles: Path) -> dict[str, Served]:
+    made = Flat("tiles", load_as(airscene.Predictor, tiles))
+    return {**load_models(), made.name: made}
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +200,10 @@ def test_models_are_listed_with_digits_first(api: Any) -> None:
         "sprites",
         "tabletop",
         "tabletop-camera",
+        "tiles",
     ]
-    assert [model["kind"] for model in listed] == ["2d", "2d", "3d", "2d", "2d", "3d", "3d"]
+    assert [model["kind"] for model in listed] == ["2d", "2d", "3d", "2d", "2d", "3d", "3d", "2d"]
+    assert [model["name"] for model in listed if model.get("whole")] == ["tiles"]
     for model in listed:
         assert model["description"] and model["height"] and model["max_objects"]
 
@@ -201,11 +216,97 @@ def test_the_schema_describes_every_route(api: Any) -> None:
         found = document
         for word in reference.split("/"):
             found = found[word]
-    scene = api.get("/sample?n=1&patches=1").json()
-    assert set(document["components"]["schemas"]["Scene"]["required"]) <= set(scene)
+    blank = npy(np.zeros((50, 50), np.uint8))
+    scene = api.post("/infer?preview=1&patches=1", content=blank, headers=PNG).json()
+    assert set(document["components"]["schemas"]["Scene"]["properties"]) == set(scene)
+    drawn = pixels(api.get("/sample?n=1&seed=3&patches=1").json()["reconstruction"])
+    scene = api.post("/infer?patches=1&outlines=1", content=encoded(drawn), headers=PNG).json()
     assert set(document["components"]["schemas"]["Object"]["properties"]) == set(
         scene["objects"][0]
     )
+
+
+# --- Large pictures --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[np.ndarray, int]:
+    """A wide picture with 16 bits, and the number of digits in it."""
+    glyphs, labels = embedded_digits()
+    rng = np.random.default_rng(0)
+    count, height, width = 20, 260, 440
+    made = compose(glyphs[::5], labels[::5], (count,), 1, height, width, rng)
+    return 257 * made.images[0, :, :, 0].astype(np.uint16), count
+
+
+def test_a_model_of_tiles_reads_the_whole_picture(api: Any, large: Any, models: Any) -> None:
+    image, count = large
+    body = encoded(image, "TIFF")
+    scene = api.post("/infer?model=tiles", content=body, headers=PNG).json()
+    expected = models["tiles"].predictor.infer_picture(image)
+    assert scene["count"] == len(scene["objects"]) == expected.count == count
+    assert (scene["height"], scene["width"], scene["elbo"]) == (260, 440, None)
+    boxes = [thing["box"] for thing in scene["objects"]]
+    np.testing.assert_allclose(boxes, [thing.box for thing in expected.objects], atol=0.01)
+    assert max(box[2] for box in boxes) > 300, "in pixels of the picture"
+    path = "/infer?model=digits-difference"
+    assert api.post(f"{path}&whole=1", content=body, headers=PNG).json() == scene
+    small = api.post(path, content=body, headers=PNG).json()
+    assert small["count"] < count and len(small["count_posterior"]) < 10
+    assert api.post("/infer?model=tiles&whole=0", content=body, headers=PNG).json() == small
+
+
+def test_another_scale_is_a_tile(api: Any, large: Any) -> None:
+    image, count = large
+    twice = encoded((image // 257).astype(np.uint8).repeat(2, axis=0).repeat(2, axis=1))
+    scene = api.post("/infer?model=digits-difference&tile=100", content=twice, headers=PNG).json()
+    assert (scene["count"], scene["width"]) == (count, 880)
+
+
+def test_the_picture_comes_as_an_eye_sees_it(api: Any, large: Any) -> None:
+    image, _ = large
+    dim = encoded(image // 20, "TIFF")
+    path = "/infer?model=tiles&preview=1"
+    assert pixels(api.post(path, content=dim, headers=PNG).json()["image"]).max() == 255
+    plain = api.post(f"{path}&whole=0", content=dim, headers=PNG).json()["image"]
+    assert pixels(plain).max() < 20
+    wide = encoded(np.zeros((100, 3_000), np.uint8))
+    assert pixels(api.post(path, content=wide, headers=PNG).json()["image"]).shape == (53, 1600)
+
+
+def test_an_edited_large_scene_is_rendered_and_read_again(api: Any, large: Any) -> None:
+    image, count = large
+    scene = api.post("/infer?model=tiles", content=encoded(image), headers=PNG).json()
+    parts = [{k: thing[k] for k in ("where", "what")} for thing in scene["objects"]]
+    wanted = {"height": 260, "width": 440, "objects": parts[1:]}
+    drawn = api.post("/render?model=tiles", json=wanted).json()
+    assert len(drawn["objects"]) == count - 1
+    body = encoded(pixels(drawn["image"]))
+    again = api.post("/infer?model=tiles&seen=1", content=body, headers=PNG).json()
+    assert abs(again["count"] - (count - 1)) <= 1
+    crowd = {**wanted, "objects": parts * 10}  # more than small pictures have
+    assert len(api.post("/render?model=tiles", json=crowd).json()["objects"]) == 10 * count
+
+
+def test_outlines_surround_the_objects(api: Any, large: Any) -> None:
+    image, _ = large
+    scene = api.post("/infer?model=tiles&outlines=1", content=encoded(image), headers=PNG).json()
+    spans = [
+        [*np.min(o["outline"], axis=0), *np.max(o["outline"], axis=0)] for o in scene["objects"]
+    ]
+    inset = np.subtract(spans, [o["box"] for o in scene["objects"]]) * [1, 1, -1, -1]
+    assert inset.min() >= 0 and np.mean(inset == 0) > 0.8  # a digit may be in several parts
+
+
+def test_large_pictures_have_limits(api: Any, large: Any) -> None:
+    body = encoded(large[0])
+    for query in ("tile=1", "tile=10001", "tile=x", "whole=2", "outlines=x"):
+        assert api.post(f"/infer?model=tiles&{query}", content=body, headers=PNG).status_code == 400
+    for query in ("whole=1", "tile=50", "outlines=1"):
+        answer = api.post(f"/infer?model=objects&{query}", content=body, headers=PNG)
+        assert answer.status_code == 400 and "3D" in answer.json()["error"]
+    answer = api.post("/infer?model=tiles", content=png(4001, 4001), headers=PNG)
+    assert answer.status_code == 400 and "16,000,000 pixels" in answer.json()["error"]
 
 
 def test_the_page_needs_nothing_from_elsewhere(api: Any) -> None:
@@ -297,7 +398,8 @@ BAD_WHAT = [[0] * 49, "z", [1e5] * 50, [None] * 50, [10**400] * 50]
 BAD_SIZES = [{"height": 0}, {"height": 1e3}, {"width": True}, {"height": 10**400}, {"width": "9"}]
 BAD_SCENES = [
     *([], {}, {"objects": 1}, {"objects": [1]}, {"objects": [{}]}),
-    {"objects": [{"where": [20, 25, 25], "what": [0] * 50}] * 65},
+    {"objects": [{"where": [20, 25, 25], "what": [0] * 50}] * 4_001},
+    {"objects": [{"where": [1e5, 700, 700], "what": [0] * 50}] * 65, "height": 1400, "width": 1420},
     {"objects": [], "height": 2000, "width": 2000},
     *({"objects": [], **size} for size in BAD_SIZES),
     *({"objects": [{"where": where, "what": [0] * 50}]} for where in BAD_WHERE),
@@ -412,7 +514,7 @@ class Stuck(Served):
         super().__init__("stuck")
         self.go, self.working = threading.Event(), threading.Semaphore(0)
 
-    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
+    def infer(self, image: Any, patches: bool, seen: bool = False, **more: Any) -> dict[str, Any]:
         self.working.release()
         assert self.go.wait(60)
         return {"count": 0}
@@ -487,12 +589,13 @@ def test_a_model_of_ink_on_paper_reads_pictures_and_drawings(two_digits: np.ndar
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory, tiles: Path) -> Iterator[str]:
     """A real server. Ctrl-C ends it without a word."""
     environment = {k: v for k, v in os.environ.items() if k != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
     folder = tmp_path_factory.mktemp("demo")
+    words = f"-m airscene.cli demo digits {tiles} --no-browser --port 0".split()
     process = subprocess.Popen(
-        [sys.executable, "-m", "airscene.cli", "demo", "--no-browser", "--port", "0"],
+        [sys.executable, *words],
         env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout
@@ -636,6 +739,79 @@ def test_an_uploaded_picture_has_its_windows_in_the_right_place(
     found = [thing["where"][1:] for thing in page.evaluate("airscene.state.scene.objects")]
     np.testing.assert_allclose(centres, found, atol=1.5)
     assert all(15 < x < 110 and 20 < y < 80 for x, y in centres)  # where the digits are
+
+
+def upload(page: Any, image: np.ndarray) -> None:
+    file = {"name": "large.tif", "mimeType": "image/tiff", "buffer": encoded(image, "TIFF")}
+    page.locator("#file").set_input_files(file)
+
+
+def test_a_large_picture_has_outlines_and_a_list(page: Any, large: Any, tiles: Path) -> None:
+    image, count = large
+    page.locator("#model").select_option(tiles.as_posix())
+    page.get_by_text("Drop a picture here, or draw").wait_for()
+    upload(page, image)
+    says(page, f"{count} objects")
+    outlines = page.locator("#picture .window path")
+    assert outlines.count() == page.locator("#objects li").count() == count
+    stage = page.locator("#picture").bounding_box()
+    assert stage["width"] > 900 and stage["width"] / stage["height"] == pytest.approx(
+        440 / 260, 0.02
+    )
+    assert re.fullmatch(
+        r"440 × 260 pixels, read in \d+\.\d s", page.locator("#latency").inner_text()
+    )
+    assert page.locator("#posterior li").count() == 9 and page.locator("#tip").is_hidden()
+    room, needed = page.evaluate("[objects.clientHeight, objects.scrollHeight]")
+    assert room < 600 < needed, "the list scrolls"
+    outlines.nth(count - 3).hover()
+    thing = page.evaluate(f"airscene.state.scene.objects[{count - 3}]")
+    x0, y0, x1, y1 = (math.floor(v + 0.5) for v in thing["box"])
+    said = page.locator("#tip").inner_text()
+    assert f"Object {count - 2}, presence " in said and f"box {x0}, {y0} to {x1}, {y1}" in said
+    outlines.nth(count - 3).click()
+    item = page.locator("#objects li.selected")
+    assert f"box {x0}, {y0} to {x1}, {y1}" in item.inner_text()
+    listed, row = page.locator("#objects").bounding_box(), item.bounding_box()
+    assert listed["y"] <= row["y"] and row["y"] + row["height"] <= listed["y"] + listed["height"]
+
+
+def test_a_large_scene_is_edited_and_read_again(page: Any, large: Any, tiles: Path) -> None:
+    image, count = large
+    page.locator("#model").select_option(tiles.as_posix())
+    upload(page, image)
+    says(page, f"{count} objects")
+    page.locator("#picture canvas").click(position={"x": 3, "y": 3})
+    says(page, f"{count} objects")  # a click draws nothing
+    page.locator("#picture .window path").first.click()
+    page.locator("#sliders input").first.fill("2.5")
+    page.wait_for_function("() => /edited/.test(objects.children[0].textContent)")
+    page.get_by_role("button", name="Delete Object 1", exact=True).click()
+    says(page, f"{count - 1} objects")
+    page.get_by_role("button", name="Infer this").click()
+    page.wait_for_function("() => airscene.state.file?.seen && airscene.state.whole")
+    page.wait_for_function(f"() => airscene.idle && parseInt(count.textContent) > {count - 3}")
+    page.get_by_role("button", name="Clear").click()
+    says(page, "0 objects")
+    assert not page.evaluate("airscene.state.whole")
+    stage = page.locator("#picture").bounding_box()
+    assert stage["width"] == pytest.approx(stage["height"])
+    draw(page, ONE)
+    says(page, "1 object")
+
+
+def test_any_model_reads_at_full_scale_when_asked(page: Any, large: Any) -> None:
+    image, count = large
+    page.locator("#model").select_option("digits-difference")
+    box = page.get_by_label("At full scale")
+    assert box.is_hidden()
+    upload(page, image)
+    box.wait_for()
+    page.wait_for_function("() => airscene.idle")
+    assert page.locator("#picture .window rect").count() < count and not box.is_checked()
+    box.check()
+    says(page, f"{count} objects")
+    assert page.locator("#picture .window path").count() == count
 
 
 def test_objects_obey_the_keyboard_and_sliders(page: Any) -> None:

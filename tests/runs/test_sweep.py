@@ -60,7 +60,7 @@ def images(config: ModelConfig, scenes: int = 20) -> np.ndarray:
 
 def known(seeds: int) -> Labels:
     rows = jnp.tile(jnp.arange(6), (seeds, 1))
-    return Labels(rows, rows % 3, jnp.zeros((seeds, 6, 0, 2)), False)
+    return Labels(rows, rows % 3, jnp.zeros((seeds, 6, 0, 2)), jnp.zeros((seeds, 6), bool))
 
 
 def leaves(tree: Any) -> list[np.ndarray]:

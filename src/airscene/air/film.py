@@ -15,13 +15,14 @@ from jaxtyping import Float, UInt8
 
 from airscene.air.evaluation import eval_scenes
 from airscene.air.predictor import Predictor
+from airscene.air.rounds_film import one_picture, rounds_film
 from airscene.air.scene import Scene
 from airscene.air.task import look
 from airscene.config import EVAL_SEED
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float, place_apart
 from airscene.errors import AirsceneError
-from airscene.kinds.kind import FilmRequest, Tick
+from airscene.kinds.kind import FilmRequest, Tick, quiet
 from airscene.output.film import DIM, GRID, WIDTH, Canvas, Still, movie, writer
 from airscene.training.task import pick
 
@@ -41,17 +42,16 @@ SPEED = 0.3
 Images = UInt8[np.ndarray, "images height width channels"]
 
 
-def quiet(done: int, total: int) -> None:
-    """A `Tick` that does nothing."""
-
-
 def films(
     predictor: Predictor,
     run: Any,
     request: FilmRequest,
     bar: Callable[[str], AbstractContextManager[Tick]],
 ) -> Iterator[Path]:
-    """Write the training film, if `run` (a `runs.run.Run`) has snapshots, then the live film."""
+    """Write the training film, if `run` (a `runs.run.Run`) has snapshots, then the live film.
+
+    With a picture, write only the film of its rounds.
+    """
     r, index = request, request.seed_index
     if r.form == "mp4":
         writer()  # fail early if the video writer is not installed
@@ -60,6 +60,12 @@ def films(
             raise AirsceneError(f"{r.name} is a single model: --seed-index needs a run folder")
         model = pick(run.state().model, chosen_seed(run, index))
         predictor = Predictor(model, predictor.note)
+    if r.picture is not None:
+        image, path = one_picture(predictor, r.picture), r.out / f"rounds.{r.form}"
+        with bar(path.name) as tick:
+            rounds_film(predictor, image, path, f"{r.name}  {r.picture.name}", tick)
+        yield path
+        return
     scenes = eval_scenes(predictor, r.data, scenes=MEASURED)
     if run is not None and run.snapshots():
         path = r.out / f"training.{r.form}"

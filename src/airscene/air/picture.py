@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from airscene.air.confidence import Confidence, Evidence, independent
+from airscene.air.confidence import Evidence, independent
 from airscene.air.cores import DifferenceCore
 from airscene.air.scene import Object, Scene
 from airscene.air.tiling import infer_tiled, tile_size
 from airscene.air.whole import Explained, explain
 from airscene.config import Edges
 from airscene.errors import AirsceneError
-from airscene.io.frames import resized, with_channels
+from airscene.io.frames import as_float_image, resized, with_channels
 from airscene.io.intake import as_seen
 
 SLIVER = 0.75
@@ -29,32 +29,58 @@ ASTRAY = 0.1
 
 
 def infer_picture(
-    predictor: Any, image: np.ndarray, tile: int | None = None, edges: Edges = "centre"
+    predictor: Any,
+    image: np.ndarray,
+    tile: int | None = None,
+    edges: Edges = "centre",
+    seen: bool = False,
 ) -> Scene:
     """The scene in a picture whose objects are as large, in pixels, as in training.
 
     tile: side in pixels of the part of the picture that corresponds to the model's image, which
         sets the scale (default: as in training).
+    seen: whether the picture is already light on black, as the model sees it.
 
     The scene's `elbo` is NaN. Its `count_posterior` treats objects as independent.
     """
     if edges not in get_args(Edges):
         raise AirsceneError(f"edges must be centre, inside or all, not {edges!r}")
-    if not isinstance(predictor.air.core, DifferenceCore):
-        scene = infer_tiled(predictor, image, tile)
+    image = as_float_image(image) if seen else as_seen(image, predictor.config)
+    if not in_rounds(predictor):
+        scene = infer_tiled(predictor, image, tile, seen=True)
         usual = _usual_side(scene.objects, image.shape)
         kept = [o for o in scene.objects if _margin(o, image.shape, edges, usual) >= 0]
         posterior = independent(np.array([thing.presence for thing in kept])).astype(np.float32)
         return replace(scene, objects=tuple(kept), count_posterior=posterior)
-    found = _explained(predictor, image, tile)
-    return _scene(found, image.shape, edges, predictor.confidence)
+    x, scale = on_canvas(predictor, image, tile)
+    return in_picture(predictor, explain(predictor.air, x), image.shape, scale, edges)
 
 
 def evidence_in(predictor: Any, image: np.ndarray, edges: Edges = "centre") -> Evidence:
     """What speaks for the objects of a picture, for `confidence.calibrated`."""
-    if not isinstance(predictor.air.core, DifferenceCore):
+    if not in_rounds(predictor):
         raise AirsceneError("only models with the difference network can be calibrated")
-    return _evidence(_things(_explained(predictor, image, None), image.shape), image.shape, edges)
+    x, scale = on_canvas(predictor, as_seen(image, predictor.config))
+    things = _things(predictor, explain(predictor.air, x), image.shape, scale)
+    return _evidence(things, image.shape, edges)
+
+
+def in_rounds(predictor: Any) -> bool:
+    """Whether the model explains whole pictures in rounds, not in tiles."""
+    return isinstance(predictor.air.core, DifferenceCore)
+
+
+def on_canvas(
+    predictor: Any, seen: np.ndarray, tile: int | None = None
+) -> tuple[Float[np.ndarray, "height width channels"], float]:
+    """A picture on the canvas of training, and its scale: canvas pixels per pixel."""
+    c, (height, width) = predictor.config, tile_size(predictor, tile)
+    scale = min(c.height / height, c.width / width)
+    seen = with_channels(seen, c.channels)
+    if scale == 1:
+        return seen, scale
+    height, width = (max(1, round(scale * side)) for side in seen.shape[:2])
+    return resized(seen, height, width).clip(0, 1), scale
 
 
 class Thing(NamedTuple):
@@ -64,45 +90,17 @@ class Thing(NamedTuple):
     amount: float
 
 
-def _explained(predictor: Any, image: np.ndarray, tile: int | None) -> Explained:
-    """All objects of a picture, in pixels of the picture."""
-    seen, c = as_seen(image, predictor.config), predictor.config
-    height, width = tile_size(predictor, tile)
-    scale = min(c.height / height, c.width / width)
-    found = explain(predictor.air, _scaled(seen, scale, c.channels))
-    amount = found.evidence / max(c.object_cost, 1.0)
-    return found._replace(evidence=amount, where=found.where / scale)
-
-
-def _scaled(
-    seen: np.ndarray, scale: float, channels: int
-) -> Float[np.ndarray, "height width channels"]:
-    """The picture at the scale of the model's canvas."""
-    seen = with_channels(seen, channels)
-    if scale == 1:
-        return seen
-    height, width = (max(1, round(scale * side)) for side in seen.shape[:2])
-    return resized(seen, height, width).clip(0, 1)
-
-
-def _things(found: Explained, shape: tuple[int, ...]) -> list[Thing]:
-    """The objects that can be seen in the picture, in reading order."""
+def in_picture(
+    predictor: Any,
+    found: Explained,
+    shape: tuple[int, ...],
+    scale: float,
+    edges: Edges = "centre",
+) -> Scene:
+    """The objects that count, in pixels of the picture and in reading order."""
     height, width = shape[:2]
-    things = []
-    for amount, where, what, patch in zip(*found[:4], strict=True):
-        side, x, y = where.tolist()
-        one = Object(0.0, (side, x, y), what, patch, (0.0, 0.0, 0.0, 0.0))
-        box = one.mask_box(height, width)
-        if box is not None:
-            things.append(Thing(replace(one, box=box), float(amount)))
-    return sorted(things, key=lambda thing: (thing.object.box[1], thing.object.box[0]))
-
-
-def _scene(found: Explained, shape: tuple[int, ...], edges: Edges, confidence: Confidence) -> Scene:
-    """The objects that count, with their probabilities, and the distribution of the count."""
-    height, width = shape[:2]
-    things = _without_slivers(_things(found, shape), height, width)
-    evidence = _evidence(things, shape, edges)
+    things = _things(predictor, found, shape, scale)
+    evidence, confidence = _evidence(things, shape, edges), predictor.confidence
     presence = confidence.presence(evidence.amount)
     objects = tuple(
         replace(thing.object, presence=float(sure))
@@ -112,6 +110,20 @@ def _scene(found: Explained, shape: tuple[int, ...], edges: Edges, confidence: C
     posterior = confidence.counts(evidence)
     channels, nan = found.y_att.shape[-1], float("nan")
     return Scene(height, width, channels, objects, posterior, nan, found.residual)
+
+
+def _things(predictor: Any, found: Explained, shape: tuple[int, ...], scale: float) -> list[Thing]:
+    """The objects that can be seen in the picture, in reading order, without slivers."""
+    height, width = shape[:2]
+    things, cost = [], max(predictor.config.object_cost, 1.0)
+    for nats, where, what, patch in zip(*found[:4], strict=True):
+        side, x, y = (where / scale).tolist()
+        one = Object(0.0, (side, x, y), what, patch, (0.0, 0.0, 0.0, 0.0))
+        box = one.mask_box(height, width)
+        if box is not None:
+            things.append(Thing(replace(one, box=box), float(nats) / cost))
+    things.sort(key=lambda thing: (thing.object.box[1], thing.object.box[0]))
+    return _without_slivers(things, height, width)
 
 
 def _evidence(things: list[Thing], shape: tuple[int, ...], edges: Edges) -> Evidence:

@@ -256,22 +256,27 @@ class Predictor(BasePredictor[Scene]):
         return "; ".join(doubts) or None
 
     def overlay(self, image: np.ndarray, scene: Scene) -> UInt8[np.ndarray, "height width 3"]:
-        """The image with the windows of its objects; of a model trained on tiles, their outlines.
+        """The image with the windows of its objects, or outlines if trained on tiles."""
+        from airscene.output import figures
+
+        image = self.visible(image)
+        if self.reads_whole:
+            return figures.outlined(image, scene.label_image())
+        return figures.overlay(image, scene)
+
+    def visible(self, image: np.ndarray) -> Float[np.ndarray, "..."]:
+        """The image with intensities for the eye, between 0 and 1.
 
         Where the model subtracts a background or changes intensities, so does the picture: objects
         of 16-bit microscopy would be invisible otherwise.
         """
-        from airscene.output import figures
-
         c, image = self.config, as_float_image(image)
         if c.level or c.flatten or c.compress or c.contrast != 1:
             seen = as_seen(image, c)
-            image = 1 - seen if c.invert else seen
-        elif 0 < image.max() < 0.5:  # e.g. 12-bit intensities stored in 16 bits
-            image = image / image.max()
-        if self.reads_whole:
-            return figures.outlined(image, scene.label_image())
-        return figures.overlay(image, scene)
+            return 1 - seen if c.invert else seen
+        if 0 < image.max() < 0.5:  # e.g. 12-bit intensities stored in 16 bits
+            return image / image.max()
+        return image
 
     # --- Tables and export ------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from airscene.air.confidence import independent
 from airscene.air.config import ModelConfig
 from airscene.air.scene import Object, Scene
 from airscene.errors import AirsceneError
+from airscene.io.frames import as_float_image
 from airscene.io.intake import as_seen
 
 MOST_TILE = 10_000
@@ -36,18 +37,22 @@ class Candidate(NamedTuple):
     """Index of the tile. Objects of the same tile are never merged."""
 
 
-def infer_tiled(predictor: Any, image: np.ndarray, tile: int | None = None) -> Scene:
+def infer_tiled(
+    predictor: Any, image: np.ndarray, tile: int | None = None, seen: bool = False
+) -> Scene:
     """The scene in a picture of any size whose objects are as large, in pixels, as in training.
 
     tile: side of a tile in pixels of the picture (default: as in training).
+    seen: whether the picture is already light on black.
 
     The scene's `count_posterior` treats objects as independent, its `elbo` is NaN, and its
     `residual` is the mean over the tiles, weighted by squared intensity.
     """
-    c, seen = predictor.config, as_seen(image, predictor.config)
-    height, width = seen.shape[:2]
+    c = predictor.config
+    image = as_float_image(image) if seen else as_seen(image, c)
+    height, width = image.shape[:2]
     size = tile_size(predictor, tile)
-    padded = _padded(seen, size)
+    padded = _padded(image, size)
     corners = list(_corners(padded.shape[:2], size))
     tiles = [padded[y : y + size[0], x : x + size[1]] for y, x in corners]
     found, energy = predictor.infer_seen(tiles), np.array([np.sum(t**2) for t in tiles])

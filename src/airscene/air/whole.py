@@ -9,6 +9,7 @@ the same result (`one_at_a_time`, which tests compare).
 Positions are in pixels of the canvas: the picture at the scale of training.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -42,12 +43,25 @@ class Explained(NamedTuple):
     """Fraction of the picture's squared intensity that is not explained."""
 
 
+class Round(NamedTuple):
+    """One round, in canvas pixels."""
+
+    where: Float[np.ndarray, "objects 3"]
+    y_att: Float[np.ndarray, "objects side side channels"]
+    drawn: Float[np.ndarray, "height width channels"]
+    """The drawings of this round and of all before it."""
+
+
 def explain(
-    air: AIR, x: Float[np.ndarray, "height width channels"], one_at_a_time: bool = False
+    air: AIR,
+    x: Float[np.ndarray, "height width channels"],
+    one_at_a_time: bool = False,
+    watch: Callable[[Round], None] | None = None,
 ) -> Explained:
     """Find all objects on a canvas of any size.
 
     one_at_a_time: explain a single object in each round; slow, for tests.
+    watch: called after each round that explained something.
     """
     pad = [(0, -side % (GRAIN * air.config.patch)) for side in x.shape[:2]]
     padded = jnp.asarray(np.pad(x, [*pad, (0, 0)]), jnp.float32)
@@ -66,6 +80,9 @@ def explain(
         parts.append(jax.tree.map(lambda a, kept=found.kept: a[kept], found))
         if not found.kept.any():
             break
+        if watch is not None:
+            whole = np.asarray(canvas)[: x.shape[0], : x.shape[1]]
+            watch(Round(parts[-1].where, parts[-1].y_att, whole))
     rows: Any = jax.tree.map(lambda *a: np.concatenate(a), *parts)
     found = refined(air, np.asarray(padded - canvas), rows)
     drawn = (np.asarray(padded) - found.left)[: x.shape[0], : x.shape[1]]

@@ -11,8 +11,9 @@ from airscene.io.cache import use_compilation_cache
 
 HELP = Help(
     "Write two films. live.mp4 shows the model at work on moving objects, with the time that each "
-    "image takes. training.mp4 shows how a run learned, if it was trained with --snapshots.",
-    examples=("film digits", "film runs/filmed --seconds 10"),
+    "image takes. training.mp4 shows how a run learned, if it was trained with --snapshots. With a "
+    "picture, write rounds.mp4: how the model explains that picture, round after round.",
+    examples=("film digits", "film runs/filmed --seconds 10", "film runs/cells cells.tif"),
     values={"data": "NAME|FOLDER"},
 )
 
@@ -25,6 +26,9 @@ def film(argv: list[str]) -> int:
     class Film:
         model: Annotated[str, Positional]
         """Bundled model, run folder or weights file."""
+        picture: Annotated[Path | None, Positional] = None
+        """A picture of any size, read at the scale of training (needs the difference network, as
+        in models from airscene train folder)."""
         out: Path | None = None
         """Folder for the films (default: the run folder; runs/film-MODEL for other models)."""
         seed_index: int | None = None
@@ -44,6 +48,8 @@ def film(argv: list[str]) -> int:
         raise AirsceneError(f"--seconds must be above 0, at most 600, not {options.seconds:g}")
     if not 1 <= options.scenes <= 100:
         raise AirsceneError(f"--scenes must be between 1 and 100, not {options.scenes}")
+    if options.picture is not None and options.data is not None:
+        raise AirsceneError("--data applies to the live film: leave it out, or leave out PICTURE")
     use_compilation_cache()
     from airscene.kinds.kind import FilmRequest
     from airscene.models import load
@@ -54,9 +60,9 @@ def film(argv: list[str]) -> int:
     name = run.preset if run else Path(options.model).stem
     out = options.out or (run.path if run else Path("runs") / f"film-{name}")
     o = options
-    request = FilmRequest(out, name, o.data, o.seconds, o.scenes, o.seed_index, o.format)
+    request = FilmRequest(out, name, o.data, o.seconds, o.scenes, o.seed_index, o.format, o.picture)
     for path in KINDS.find(predictor.kind).film(predictor, run, request, progress_bar):
         print(path)
-    if run is not None and not run.snapshots():
+    if run is not None and o.picture is None and not run.snapshots():
         print("no training film: the run was trained without --snapshots")
     return 0

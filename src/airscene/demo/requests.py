@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from PIL import Image
 
 from airscene import models
 from airscene.errors import AirsceneError
 from airscene.io import images
 from airscene.io.frames import as_float_image
-from airscene.io.images import data_url
-from airscene.kinds.served import PREVIEW, Served
+from airscene.kinds.served import Served
 from airscene.registry import KINDS
 
 MOST_PIXELS = 16_000_000
@@ -79,14 +77,6 @@ def image_from_json(values: Any) -> np.ndarray:
             raise AirsceneError("integers must be between 0 and 255")
         array = array.astype(np.uint8) if array.max() > 1 else array.astype(np.float32)
     return as_float_image(array)
-
-
-def preview(image: np.ndarray) -> str:
-    """Encode the image as it was read as a data URL, reduced to the size of a preview."""
-    pixels = (image * 255 + 0.5).astype(np.uint8)
-    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
-    picture.thumbnail((PREVIEW, PREVIEW))
-    return data_url(np.asarray(picture) / 255)
 
 
 def _no_number(name: str) -> NoReturn:

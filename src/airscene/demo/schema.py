@@ -63,8 +63,22 @@ def _infer() -> dict[str, Any]:
         _query(
             "preview",
             flag,
-            "1: include `image`, the image as it was read, with at most 512 pixels per side.",
+            "1: include `image`, the image as it was read, with at most 512 pixels per side. If "
+            "it is read whole: with contrast for the eye, and at most 1,600 pixels per side.",
         ),
+        _query(
+            "whole",
+            {"enum": [0, 1]},
+            "1: read the image at the scale of training, however large it is and however many "
+            "objects it has; 0: resize it to the model's size (default: the model's `whole`).",
+        ),
+        _query(
+            "tile",
+            {"type": "integer", "minimum": 2, "maximum": 10_000},
+            "For objects of another size than in training: the side in pixels of the square that "
+            "is resized to the model's image (default: the model's `tile`). Implies whole=1.",
+        ),
+        _query("outlines", flag, "1: include `outline`, the outline of each object."),
     ]
     binary = {"schema": {"type": "string", "format": "binary"}}
     kinds = ("image/png", "image/jpeg", "image/tiff", "image/webp", "application/octet-stream")
@@ -100,6 +114,7 @@ def _schemas() -> dict[str, Any]:
     whole, number, text = {"type": "integer"}, {"type": "number"}, {"type": "string"}
     rows = {"type": "array", "items": {"type": "array"}}
     where = {**_list(number, 3), "description": "Side length and centre (x, y) of the window."}
+    outline = {**_list(_list(number, 2)), "description": "Polygon around its pixels: points x, y."}
     code = {"where": where, "what": NUMBERS}
     thing = {"kind": text, "pose": pose}
     return {
@@ -112,11 +127,12 @@ def _schemas() -> dict[str, Any]:
         "Model": _object(
             {"name": text, "kind": {"enum": ["2d", "3d"]}, "height": whole, "width": whole}
             | {"channels": whole, "max_objects": whole, "description": text},
-            {"codes": whole, "kinds": _list(text), "parameters": _list(text)},
+            {"codes": whole, "whole": {"type": "boolean"}, "tile": whole}
+            | {"kinds": _list(text), "parameters": _list(text)},
         ),
         "Object": _object(
             {"presence": number, "box": _list(number, 4), "window": _list(number, 4), **code},
-            {"patch": DATA_URL},
+            {"patch": DATA_URL, "outline": outline},
         ),
         "Scene": _object(
             {"count": whole, "count_posterior": NUMBERS}

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from airscene.demo.requests import Served, image_from_json, preview, read_image, read_json
+from airscene.demo.requests import Served, image_from_json, read_image, read_json
 from airscene.demo.schema import openapi
 from airscene.errors import AirsceneError
 
@@ -123,15 +123,20 @@ class Demo:
     async def infer(self, request: Request) -> Response:
         """Find the objects in the image in the body."""
         model, kind = self._model(request), _content_type(request)
-        names = ("patches", "preview", "invert", "seen")
-        patches, shown, inverted, seen = (_flag(request, name) for name in names)
+        names = ("patches", "preview", "invert", "seen", "outlines")
+        patches, shown, inverted, seen, outlines = (_flag(request, name) for name in names)
+        whole = _flag(request, "whole") if "whole" in request.query_params else None
+        tile = _number(request, "tile", 2, 10_000)
 
         def work(body: bytes) -> dict[str, Any]:
             as_json = kind == "application/json"
             image = image_from_json(_json(body)) if as_json else read_image(body)
             image = 1 - image if inverted else image
-            answer = model.infer(image, patches, seen)
-            return {**answer, "image": preview(image)} if shown else answer
+            answer = model.infer(image, patches, seen, whole=whole, tile=tile, outlines=outlines)
+            if shown:
+                asked = whole if tile is None else True
+                answer["image"] = model.preview(image, seen, asked)
+            return answer
 
         return JSONResponse(await self.desk(request, work))
 

@@ -39,8 +39,19 @@ class Solid(Served):
             "description": self.description,
         }
 
-    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
+    def infer(
+        self,
+        image: np.ndarray,
+        patches: bool,
+        seen: bool = False,
+        *,
+        whole: bool | None = None,
+        tile: int | None = None,
+        outlines: bool = False,
+    ) -> dict[str, Any]:
         """The layout as JSON values; with `patches`, also the rendered scene."""
+        if whole or tile is not None or outlines:
+            raise AirsceneError(f"{self.name} is a model of 3D scenes: no whole, tile or outlines")
         return self._answer(self.predictor.infer_batch([image])[0], patches)
 
     def render(self, values: Any) -> dict[str, Any]:

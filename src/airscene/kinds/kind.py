@@ -32,6 +32,10 @@ Tick = Callable[[int, int], None]
 """Progress callback: called with the work done and the total."""
 
 
+def quiet(done: int, total: int) -> None:
+    """A `Tick` that does nothing."""
+
+
 @dataclass(frozen=True)
 class Report:
     """The kind's part of a run's report."""
@@ -52,6 +56,8 @@ class FilmRequest:
     seed_index: int | None
     form: str = "mp4"
     """Ending of the films' names: mp4, webp or gif."""
+    picture: Path | None = None
+    """A large picture whose reading is shown, instead of the other films."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from airscene.errors import AirsceneError
+from airscene.io.images import data_url
 
 MOST_OBJECTS = 64
 MOST_CODE = 100.0
@@ -28,12 +30,30 @@ class Served(ABC):
         """The model's description for the demo page."""
 
     @abstractmethod
-    def infer(self, image: np.ndarray, patches: bool, seen: bool = False) -> dict[str, Any]:
+    def infer(
+        self,
+        image: np.ndarray,
+        patches: bool,
+        seen: bool = False,
+        *,
+        whole: bool | None = None,
+        tile: int | None = None,
+        outlines: bool = False,
+    ) -> dict[str, Any]:
         """The scene in an image.
 
         patches: whether to include pictures of the objects and of the scene.
         seen: whether the image is already light on black.
+        whole: whether to read the image at the scale of training, however large it is, instead of
+            resizing it (default: as the model was trained).
+        tile: side in pixels of the part of the image that corresponds to the model's image; implies
+            `whole`.
+        outlines: whether to include the outline of each object.
         """
+
+    def preview(self, image: np.ndarray, seen: bool = False, whole: bool | None = None) -> str:
+        """The picture of an image for the page, as a data URL. The arguments are as in `infer`."""
+        return reduced_url(image)
 
     @abstractmethod
     def render(self, values: Any) -> dict[str, Any]:
@@ -48,6 +68,14 @@ class Served(ABC):
         """Compile everything that the first request needs."""
 
 
+def reduced_url(image: np.ndarray, side: int = PREVIEW) -> str:
+    """An image with values in [0, 1] as a data URL, with no side longer than `side` pixels."""
+    pixels = (image * 255 + 0.5).astype(np.uint8)
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+    picture.thumbnail((side, side))
+    return data_url(np.asarray(picture) / 255)
+
+
 # --- Checks of a request's values ----------------------------------------------------------
 
 
@@ -58,11 +86,11 @@ def mapping(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
-def objects(request: dict[str, Any]) -> list[Any]:
+def objects(request: dict[str, Any], most: int = MOST_OBJECTS) -> list[Any]:
     """The checked list of a scene's objects."""
     found = request.get("objects")
-    if not isinstance(found, list) or len(found) > MOST_OBJECTS:
-        raise AirsceneError(f"objects must be a list of at most {MOST_OBJECTS} items")
+    if not isinstance(found, list) or len(found) > most:
+        raise AirsceneError(f"objects must be a list of at most {most:,} items")
     return found
 
 

@@ -363,14 +363,23 @@ def overlay(image: np.ndarray, scene: Any, scale: int | None = None, width: int 
     return np.array(picture)
 
 
-def outlined(image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The image with the outline of each object in a colour of its own: uint8, RGB."""
+def outlined(
+    image: np.ndarray, labels: np.ndarray, steps: np.ndarray | None = None, width: int = 1
+) -> np.ndarray:
+    """The image with the outline of each object, `width` pixels wide: uint8, RGB.
+
+    steps: for each object, the step whose colour it gets (default: each object has its own).
+    """
     pixels = np.round(255 * _rgb(image)).astype(np.uint8)
-    around = np.pad(labels, 1, mode="edge")
-    shifted = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
-    edge = (labels > 0) & np.any([other != labels for other in shifted], axis=0)
+    inner = labels
+    for _ in range(width):
+        around = np.pad(inner, 1, mode="edge")
+        shifted = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
+        inner = np.where(np.any([other != inner for other in shifted], axis=0), 0, inner)
+    edge = (labels > 0) & (inner == 0)
     colours = np.array([ImageColor.getrgb(colour) for colour in STEP_COLOURS], np.uint8)
-    pixels[edge] = colours[(labels[edge] - 1) % len(colours)]
+    chosen = labels[edge] - 1 if steps is None else steps[labels[edge] - 1]
+    pixels[edge] = colours[chosen % len(colours)]
     return pixels
 
 

@@ -71,6 +71,12 @@ class Canvas:
         x, y = at
         self.draw.rectangle((x - 1, y - 1, x + picture.width, y + picture.height), outline=FAINT)
 
+    def paste(self, at: tuple[int, int], pixels: UInt8[np.ndarray, "height width 3"]) -> None:
+        """Place a picture as it is, with a thin frame."""
+        self.image.paste(Image.fromarray(pixels), at)
+        (x, y), (height, width) = at, pixels.shape[:2]
+        self.draw.rectangle((x - 1, y - 1, x + width, y + height), outline=FAINT)
+
     def legend(self, at: tuple[int, int], steps: int, right: bool = False) -> None:
         """Draw the colours of the steps, starting at `at`; with `right`, ending there."""
         x, y = at

@@ -2,6 +2,9 @@
 //
 // Coordinates are in pixels of the picture, as in airscene's Scene: x to the right, y down. While the
 // pen moves, at most one request is under way; the next one sends the newest picture.
+//
+// A picture that is read whole (at the scale of training) may have hundreds of objects. It gets a
+// wide stage with outlines instead of windows, and its list of objects scrolls.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -12,12 +15,15 @@ const STAMP_COLOURS = ["#f00", "#0f0", "#00f"];
 const COLOURS = 6; // number of window colours in style.css
 const SLIDERS = 8; // number of sliders shown before "More" is clicked
 const MOST_BYTES = 10e6;
+const MOST_DRAWN = 1.99e6; // pixels of a scene that the server renders
+const BARS = [12, 9]; // with more counts than the first number, only the likely ones are shown
 const UNEXPLAINED = 0.4; // share of the picture's squared intensity; above it, the page shows a note
 
 const WORDS = {
   digits: { title: "Draw a few digits", hint: "Draw here, about this large" },
   grey: { title: "Draw a few objects", hint: "Draw here" },
   colour: { title: "Place a few sprites", hint: "Place a few stamps here" },
+  whole: { title: "Find the objects in a picture", hint: "Drop a picture here, or draw" },
   things: { title: "Put something on the table", hint: "Open a picture, or make a random scene" },
 };
 
@@ -25,8 +31,10 @@ const state = {
   models: [],
   model: null, // the entry of /models for the selected model
   strokes: [], // the drawing: {points} or {stamp, x, y}
-  file: null, // instead of strokes, a picture: {blob, type, name, url, width, height}
-  scene: null, // {height, width, objects: [{where, what, number, patch, bitmap}]}
+  file: null, // instead of strokes, a picture: {blob, type, name, url, width, height, tile}
+  whole: false, // whether the picture was read whole
+  listed: [], // then, the objects found in it
+  scene: null, // {height, width, tile, objects: [{where, what, number, patch, bitmap}]}
   found: null, // the scene before it was edited
   selected: -1,
   allSliders: false,
@@ -86,23 +94,32 @@ const look = newest(
     // Pictures drawn by the page or rendered by the model are always light on black.
     const seen = Number(!file || file.seen === true);
     const flags = { patches: 1, seen, ...(file && { preview: 1, invert: Number($("invert").checked) }) };
+    const whole = readsWhole(file);
+    if (model.kind === "2d") Object.assign(flags, { whole: Number(whole), outlines: Number(whole) });
+    if (file?.tile) flags.tile = file.tile;
     const [blob, type] = file ? [file.blob, file.type] : [drawnBytes(), "application/x-npy"];
+    const started = performance.now();
+    const slow = whole && setTimeout(() => say(`Reading ${file.name || "the picture"} …`, true), 300);
     let answer;
     try {
       answer = await ask("infer", flags, blob, type);
     } catch (error) {
       if (file) forget(file);
       throw new Error(file?.name ? `${file.name}: ${error.message}` : error.message);
+    } finally {
+      clearTimeout(slow);
     }
     if (state.model !== model || (state.file ?? null) !== (file ?? null)) return; // outdated
     quiet();
+    setWhole(whole && answer);
     if (file) await show(file, answer);
     if (model.kind === "3d") return showLayout(answer);
     showFound(answer);
     latest = answer;
     painted().then(() => {
+      if (whole) showTime(answer, performance.now() - started);
       if (since) measured(performance.now() - since);
-      if (latest === answer) attempt(() => showScene(answer).then(() => (latest = null))); // after the windows
+      if (latest === answer) attempt(() => showScene(answer, whole ? file.tile ?? model.tile : 0).then(() => (latest = null))); // after the windows
     });
   },
   (waiting, value) => ({ ...value, since: Math.min(waiting.since ?? Infinity, value.since ?? Infinity) }),
@@ -122,6 +139,10 @@ function measured(milliseconds) {
   latencies.push(milliseconds);
   const last = latencies.slice(-20).sort((a, b) => a - b);
   $("latency").textContent = `${Math.round(last[last.length >> 1])} ms from pen stroke to result`;
+}
+
+function showTime({ width, height }, milliseconds) {
+  $("latency").textContent = `${width} × ${height} pixels, read in ${(milliseconds / 1000).toFixed(1)} s`;
 }
 
 // --- Messages --------------------------------------------------------------------------------
@@ -207,10 +228,15 @@ function drawPicture() {
   const { width, height } = file?.image ? file : model;
   $("picture").querySelector("svg").setAttribute("viewBox", `0 0 ${width} ${height}`);
   const empty = !state.strokes.length && !file;
-  $("hint").lastElementChild.textContent = WORDS[styleOf(model)].hint;
+  $("hint").lastElementChild.textContent = wordsOf(model).hint;
   $("hint").hidden = !empty;
   $("invert").parentElement.hidden = !file?.image || model.kind === "3d";
+  $("whole").parentElement.hidden = $("invert").parentElement.hidden || !isReduced(file);
 }
+
+/** Whether a picture is much larger than the model's image, which the model usually takes. */
+const isReduced = ({ width, height, seen }) =>
+  !state.model.whole && !seen && Math.max(width / state.model.width, height / state.model.height) > 1.5;
 
 /** Returns the drawing as an NPY file at the model's size: faster than encoding a PNG. */
 function drawnBytes() {
@@ -242,6 +268,7 @@ function pointAt(event) {
 function startToolAt(event) {
   const { model } = state;
   if (model.kind === "3d" || event.button !== 0) return;
+  if (state.whole) return select(-1); // a large picture is not lost by a click: "Clear" removes it
   if (state.file) clearPicture();
   const [x, y] = pointAt(event);
   const stamp = Number(document.querySelector("[name=stamp]:checked").value);
@@ -272,22 +299,42 @@ function clearPicture() {
   state.file = null;
   state.truth = null;
   state.strokes = [];
+  if (state.whole) $("latency").textContent = "";
+  setWhole(null);
   drawPicture();
 }
 
 // --- Opened pictures -------------------------------------------------------------------------
 
-function open(blob, name = "", seen = false) {
+function open(blob, name = "", rest = {}) {
   if (blob.size > MOST_BYTES) return say(`${name}: the file is larger than 10 MB.`);
   const type = /^image\/[\w.+-]+$/.test(blob.type) ? blob.type : "application/octet-stream";
   state.truth = null;
-  return take({ blob, type, name, seen });
+  return take({ blob, type, name, ...rest });
 }
 
 function take(file) {
   file.before = state.file?.image ? state.file : null;
   state.file = file;
   return look({ file });
+}
+
+/** Whether to read a picture at the scale of training. Drawings have the model's size. */
+const readsWhole = (file) => Boolean(file) && state.model.kind === "2d" && (file.whole ?? $("whole").checked);
+
+/** Arranges the page for a picture that was read whole, given its size, or for a small one. */
+function setWhole(size) {
+  const whole = Boolean(size);
+  if (whole !== state.whole) {
+    for (const svg of [stage, $("picture").querySelector("svg")]) svg.replaceChildren();
+    $("objects").replaceChildren();
+  }
+  if (whole) state.selected = -1; // it belonged to another picture
+  state.whole = whole;
+  document.body.classList.toggle("is-whole", whole);
+  for (const one of [$("picture"), $("scene")]) one.style.aspectRatio = whole ? `${size.width} / ${size.height}` : "";
+  hideTip();
+  resize();
 }
 
 /** Restores the previous picture if this one could not be read. */
@@ -323,7 +370,9 @@ const pngOf = (dataUrl) => new Blob([bytesOf(dataUrl)], { type: "image/png" });
 // --- What was found --------------------------------------------------------------------------
 
 function showFound(answer) {
-  drawWindows($("picture").querySelector("svg"), answer.objects);
+  state.listed = answer.objects;
+  if (state.whole) drawOutlines($("picture").querySelector("svg"), answer.objects);
+  else drawWindows($("picture").querySelector("svg"), answer.objects);
   showPosterior(answer.count_posterior);
   const missing = `${Math.round(100 * answer.residual)}% of the picture is unexplained`;
   showCount(answer.count, answer.residual > UNEXPLAINED ? missing : "");
@@ -339,19 +388,25 @@ function showCount(count, note = "", edited = false) {
 
 function showPosterior(chances) {
   const list = $("posterior");
-  fill(list, chances.length, () => {
+  const most = chances.indexOf(Math.max(...chances));
+  const [all, some] = BARS;
+  const part = chances.length > all;
+  const first = part ? Math.min(Math.max(most - (some >> 1), 0), chances.length - some) : 0;
+  const shown = part ? chances.slice(first, first + some) : chances;
+  list.classList.toggle("part", part);
+  fill(list, shown.length, () => {
     const item = document.createElement("li");
     item.append(document.createElement("i"), document.createElement("span"));
     return item;
   });
-  const most = chances.indexOf(Math.max(...chances));
-  [...list.children].forEach((item, n) => {
-    item.firstChild.style.transform = `scaleY(${Math.max(chances[n], 0.02)})`;
-    item.lastChild.textContent = n;
-    item.title = percent(chances[n]);
-    item.classList.toggle("most", n === most);
+  const high = part ? Math.max(...shown) : 1; // of many counts, none is nearly certain
+  [...list.children].forEach((item, k) => {
+    item.firstChild.style.transform = `scaleY(${Math.max(shown[k] / high, 0.02)})`;
+    item.lastChild.textContent = first + k;
+    item.title = percent(shown[k]);
+    item.classList.toggle("most", first + k === most);
   });
-  list.setAttribute("aria-label", chances.map((p, n) => `${n}: ${percent(p)}`).join(", "));
+  list.setAttribute("aria-label", shown.map((p, k) => `${first + k}: ${percent(p)}`).join(", "));
 }
 
 function percent(p) {
@@ -378,6 +433,70 @@ function drawWindows(svg, objects, make = makeWindow) {
     setBox(grip, x + side / 2 - 16 * pixel, y + side / 2 - 16 * pixel, 32 * pixel);
     setBox(handle, x + side / 2 - 6 * pixel, y + side / 2 - 6 * pixel, 12 * pixel);
   });
+}
+
+/** Draws the outlines of many objects. The pointer over one shows what was found. */
+function drawOutlines(svg, objects) {
+  fill(svg, objects.length, makeOutline);
+  objects.forEach((thing, i) => {
+    const [path] = svg.children[i].children;
+    path.setAttribute("d", thing.outline.length ? `M${thing.outline.map((p) => p.join()).join(" ")}Z` : "");
+    colour(svg.children[i], i);
+  });
+}
+
+function makeOutline(i) {
+  const group = draw(null, "g", { class: "window" }, draw(null, "path", {}));
+  group.addEventListener("pointerenter", () => showTip(i));
+  group.addEventListener("pointerleave", () => showTip(selectedNumber()));
+  group.addEventListener("pointerdown", (event) => event.button === 0 && selectNumber(i));
+  return group;
+}
+
+/** Selects the object that has a number in the picture, unless it was removed from the scene. */
+function selectNumber(number) {
+  if (state.scene?.tile) select(state.scene.objects.findIndex((thing) => thing.number === number));
+  showTip(number);
+}
+
+/** Returns the selected object's number in the picture, if it is in the picture. */
+const selectedNumber = () => (state.scene?.tile ? state.scene.objects[state.selected]?.number : undefined);
+
+/** Shows presence and box of an object of the picture, beside its outline. */
+function showTip(number) {
+  const thing = state.whole && state.listed[number];
+  if (!thing) return hideTip();
+  const tip = $("tip");
+  const { box } = thing;
+  const svg = $("picture").querySelector("svg");
+  const { width, height } = svg.viewBox.baseVal;
+  const shown = svg.getBoundingClientRect();
+  const scale = Math.min(shown.width / width, shown.height / height);
+  const left = (shown.width - scale * width) / 2 + (scale * (box[0] + box[2])) / 2;
+  const [above, below] = [box[1], box[3]].map((y) => (shown.height - scale * height) / 2 + scale * y);
+  tip.firstChild.textContent = `Object ${number + 1}, presence ${percent(thing.presence)}`;
+  tip.lastChild.textContent = `box ${wordsOfBox(box)}`;
+  tip.hidden = false;
+  const x = Math.min(Math.max(left - tip.offsetWidth / 2, 4), shown.width - tip.offsetWidth - 4);
+  const y = above > tip.offsetHeight + 10 ? above - tip.offsetHeight - 8 : Math.min(below + 8, shown.height - tip.offsetHeight - 4);
+  Object.assign(tip.style, { left: `${x}px`, top: `${y}px` });
+}
+
+function hideTip() {
+  $("tip").hidden = true;
+}
+
+/** Returns the box of an object, which moves and grows with its window. */
+function boxOf({ where: [side, x, y], shape }) {
+  return shape.map((v, i) => (i % 2 ? y : x) + side * v);
+}
+
+/** Returns a box relative to the window. */
+const shapeOf = (box, [side, x, y]) => box.map((v, i) => (v - (i % 2 ? y : x)) / side);
+
+function wordsOfBox(box) {
+  const [x0, y0, x1, y1] = box.map((v) => Math.round(v));
+  return `${x0}, ${y0} to ${x1}, ${y1}`;
 }
 
 /** Sets the colour by the object's number, so it stays when other objects are deleted. */
@@ -412,9 +531,10 @@ function setBox(rect, x, y, side) {
 const stage = $("scene").querySelector("svg");
 const canvas = $("scene").querySelector("canvas");
 
-async function showScene(answer) {
-  const objects = await Promise.all(answer.objects.map((thing, i) => withPatch({ ...thing, number: i })));
-  state.scene = { height: answer.height, width: answer.width, objects };
+async function showScene(answer, tile = 0) {
+  const numbered = answer.objects.map((thing, i) => ({ ...thing, number: i, shape: shapeOf(thing.box, thing.where) }));
+  const objects = await Promise.all(numbered.map(withPatch));
+  state.scene = { height: answer.height, width: answer.width, tile, objects };
   state.found = copyOf(state.scene);
   if (state.selected >= objects.length) state.selected = -1;
   edited("");
@@ -500,16 +620,21 @@ function moveTo(thing, x, y) {
   const { width, height } = state.scene;
   thing.where[1] = Math.min(Math.max(x, 0), width);
   thing.where[2] = Math.min(Math.max(y, 0), height);
+  thing.edited = true;
 }
+
+/** Returns the length that keys and sizes are relative to: that of the model's image. */
+const extent = () => state.scene.tile || Math.max(state.scene.width, state.scene.height);
 
 function setSide(thing, side) {
   const most = 2 * Math.max(state.scene.width, state.scene.height);
-  thing.where[0] = Math.min(Math.max(side, most / 40), most);
+  thing.where[0] = Math.min(Math.max(side, extent() / 20), most);
+  thing.edited = true;
 }
 
 function useKey(event, i) {
   const thing = state.scene.objects[i];
-  const step = (Math.max(state.scene.width, state.scene.height) / 50) * (event.shiftKey ? 5 : 1);
+  const step = (extent() / 50) * (event.shiftKey ? 5 : 1);
   const [side, x, y] = thing.where;
   const actions = {
     ArrowLeft: () => moveTo(thing, x - step, y),
@@ -555,6 +680,20 @@ function select(i) {
   for (const list of [stage, $("objects")])
     [...list.children].forEach((child, k) => child.classList.toggle("selected", k === i));
   showSliders();
+  if (state.whole) selectWhole(i);
+}
+
+/** Marks the outline of the selected object, and scrolls the list to it. */
+function selectWhole(i) {
+  const number = selectedNumber();
+  [...$("picture").querySelector("svg").children].forEach((child, k) => child.classList.toggle("selected", k === number));
+  [...stage.children].forEach((child, k) => child.setAttribute("tabindex", k === i ? 0 : -1));
+  showTip(number);
+  const [list, item] = [$("objects"), $("objects").children[i]];
+  if (!item) return;
+  const above = item.offsetTop; // the list is its offset parent
+  const hidden = above < list.scrollTop || above + item.offsetHeight > list.scrollTop + list.clientHeight;
+  if (hidden) list.scrollTop = above - (list.clientHeight - item.offsetHeight) / 2;
 }
 
 // --- The list of objects and their codes -----------------------------------------------------
@@ -575,8 +714,13 @@ function showObjects() {
     copies.setAttribute("aria-label", `Copy ${name}`);
     deletes.setAttribute("aria-label", `Delete ${name}`);
     if (image.getAttribute("src") !== thing.patch) image.src = thing.patch;
-    item.querySelector("small").textContent = `at ${x}, ${y}; side ${side}`;
+    item.querySelector("small").textContent = state.scene.tile ? wordsOfFound(thing) : `at ${x}, ${y}; side ${side}`;
   });
+}
+
+function wordsOfFound(thing) {
+  const presence = thing.edited ? "edited" : `presence ${percent(thing.presence)}`;
+  return `${presence}, box ${wordsOfBox(boxOf(thing))}`;
 }
 
 function makeItem(i) {
@@ -635,9 +779,12 @@ function makeSlider(k) {
 /** Renders the patch of an object whose code has changed. */
 const redraw = newest(async (thing) => {
   const { width, height, name } = state.model;
-  const drawn = await askToRender({ width, height, objects: [{ where: thing.where, what: thing.what }] });
+  const where = [Math.min(width, height), width / 2, height / 2];
+  const drawn = await askToRender({ width, height, objects: [{ where, what: thing.what }] });
   if (state.model.name !== name) return;
   thing.patch = drawn.objects[0].patch;
+  thing.shape = shapeOf(drawn.objects[0].box, where);
+  thing.edited = true;
   await withPatch(thing);
   edited();
 });
@@ -646,14 +793,16 @@ const redraw = newest(async (thing) => {
 async function inferScene() {
   const { scene } = state;
   if (!scene) return;
-  const scale = Math.min(1, 512 / Math.max(scene.width, scene.height)); // 512 pixels are enough
+  const { width, height, tile } = scene;
+  const enough = tile ? Math.sqrt(MOST_DRAWN / (width * height)) : 512 / Math.max(width, height);
+  const scale = Math.min(1, enough);
   const drawn = await askToRender({
-    width: Math.max(1, Math.round(scale * scene.width)),
-    height: Math.max(1, Math.round(scale * scene.height)),
+    width: Math.max(1, Math.round(scale * width)),
+    height: Math.max(1, Math.round(scale * height)),
     objects: scene.objects.map(({ where, what }) => ({ where: where.map((v) => v * scale), what })),
   });
   $("invert").checked = false;
-  await open(pngOf(drawn.image), "", true);
+  await open(pngOf(drawn.image), "", { seen: true, whole: tile > 0, ...(tile && { tile: Math.max(2, Math.round(scale * tile)) }) });
 }
 
 async function sampleScene() {
@@ -818,19 +967,22 @@ function styleOf({ name, kind, channels }) {
   return name.startsWith("digits") ? "digits" : "grey";
 }
 
+const wordsOf = (model) => WORDS[model.whole ? "whole" : styleOf(model)];
+
 async function choose(name) {
   const model = state.models.find((m) => m.name === name) ?? state.models[0];
   Object.assign(state, { model, scene: null, found: null, layout: null, selected: -1, rendered: null });
   document.body.className = `is-${model.kind} is-${styleOf(model)}`;
   $("model").value = model.name;
   $("about").textContent = model.description;
-  $("title").textContent = WORDS[styleOf(model)].title;
+  $("title").textContent = wordsOf(model).title;
   $("scene-title").textContent = model.kind === "3d" ? "Rendered scene" : "Reconstructed scene";
   $("n").replaceChildren(...[...Array(model.max_objects + 1).keys()].map((n) => new Option(`with ${n}`, n)));
   $("n").value = Math.min(2, model.max_objects);
   for (const svg of [stage, $("picture").querySelector("svg")]) svg.replaceChildren();
   latest = null;
   $("invert").checked = false;
+  $("whole").checked = model.whole === true;
   $("latency").textContent = $("missing").textContent = "";
   latencies.length = 0;
   history.replaceState(null, "", `#${encodeURIComponent(model.name)}`);
@@ -853,8 +1005,9 @@ async function warmUp(model) {
 function resize() {
   const ratio = Math.min(window.devicePixelRatio || 1, 2);
   for (const one of [picture, canvas]) {
-    const side = Math.round(one.getBoundingClientRect().width * ratio);
-    if (side && one.width !== side) one.width = one.height = side;
+    const shown = one.getBoundingClientRect();
+    const [width, height] = [shown.width, shown.height].map((side) => Math.round(side * ratio));
+    if (width && (one.width !== width || one.height !== height)) Object.assign(one, { width, height });
   }
   if (!state.model) return;
   drawPicture();
@@ -883,7 +1036,8 @@ function listen() {
   click("undo", undo);
   click("more", () => ((state.allSliders = !state.allSliders), showSliders()));
   $("message").addEventListener("click", quiet);
-  $("invert").addEventListener("change", () => state.file && look({ file: state.file }));
+  for (const id of ["invert", "whole"])
+    $(id).addEventListener("change", () => state.file && look({ file: state.file }));
   $("model").addEventListener("change", (event) => attempt(() => choose(event.target.value)));
   $("file").addEventListener("change", ({ target }) => {
     const [file] = target.files;
@@ -905,7 +1059,7 @@ function listen() {
     const [file] = event.dataTransfer.files;
     if (file) open(file, file.name);
   });
-  new ResizeObserver(resize).observe($("picture"));
+  for (const one of [$("picture"), $("scene")]) new ResizeObserver(resize).observe(one);
 }
 
 async function start() {
