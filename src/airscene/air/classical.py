@@ -89,8 +89,9 @@ def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, An
         raise AirsceneError(
             f"a comparison with classical methods needs the model's training pictures, but {why}"
         )
-    evaluator, training = (PictureEvaluator(path, edges) for path in (folder, trained_on))
-    config, side = _intake([known.image for known in training.pictures])
+    channel = predictor.config.channel
+    evaluator, training = (PictureEvaluator(path, edges, channel) for path in (folder, trained_on))
+    config, side = _intake([known.image for known in training.pictures], channel)
     tests, trains = (_prepared(e.pictures, config) for e in (evaluator, training))
     rows = {"airscene": evaluator.measure(predictor).result}
     for name, settings in _methods(side).items():
@@ -103,9 +104,9 @@ def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, An
     return rows
 
 
-def _intake(images: Sequence[np.ndarray]) -> tuple[ImageConfig, float]:
+def _intake(images: Sequence[np.ndarray], channel: str) -> tuple[ImageConfig, float]:
     """How pictures become light on black, as for a model; and the side of an object."""
-    found = survey(images)
+    found = survey(images, channel=channel)
     m = found.config().model
     return ImageConfig(**{name: getattr(m, name) for name in INTAKE}), found.side
 

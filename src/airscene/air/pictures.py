@@ -18,7 +18,7 @@ from airscene.air.matching import (
     f1,
     mask_overlap,
 )
-from airscene.config import Edges
+from airscene.config import ALL, Edges
 from airscene.data import DATASETS
 from airscene.data.folder import pictures_of
 from airscene.data.truth import Truth, TruthFolder, from_masks
@@ -53,11 +53,14 @@ class Known:
     truth: Truth
 
 
-def known_pictures(folder: Path) -> list[Known]:
-    """The pictures of a folder about which something is known."""
+def known_pictures(folder: Path, channel: str = ALL) -> list[Known]:
+    """The pictures of a folder about which something is known.
+
+    channel: the channel that they must have, as in `ImageConfig`.
+    """
     truth, found = TruthFolder(folder), []
     for path in find_files([folder]):
-        images = list(pictures_of([path]))
+        images = list(pictures_of([path], channel))
         for name, image in images:
             about = truth.about(path, image.shape)
             if about is not None and len(images) > 1:
@@ -88,8 +91,9 @@ def has_objects(folder: str) -> bool:
 class PictureEvaluator(Evaluator):
     """Evaluates models on the pictures of a folder with known objects."""
 
-    def __init__(self, folder: str, edges: Edges = "centre"):
-        self.folder, self.edges, known = folder, edges, known_pictures(Path(folder))
+    def __init__(self, folder: str, edges: Edges = "centre", channel: str = ALL):
+        self.folder, self.edges = folder, edges
+        known = known_pictures(Path(folder), channel)
         self.pictures = [replace(k, truth=at_edges(k, edges)) for k in known]
 
     def measure(self, predictor: Any) -> Evaluation:

@@ -108,7 +108,11 @@ def _parse(name: str, words: list[str], default: RunConfig) -> "Train[Any]":
         if folder
         else {},
         common=("out", "resume", *chosen.common),
-        values={"coordinator": "HOST:PORT", "meshes": "PATH"},
+        values={
+            "coordinator": "HOST:PORT",
+            "meshes": "PATH",
+            "channel": "red|green|blue|N|all",
+        },
         hidden=("dataset", "path", "counts", "watch_counts") if folder else ("path",),
         defaults={"out": out}
         | (dict.fromkeys(chosen.recorded, "chosen from the pictures") if folder else {}),
@@ -163,12 +167,18 @@ def _looked_at(path: str, words: list[str]) -> TrainConfig:
     if asked.resume and asked.out and (asked.out / "config.json").is_file():
         return plain  # the run has its settings
     with console.status(f"surveying the pictures in {path}"):
-        survey = look_at(folder)
+        survey = look_at(folder, _channel(words, asked.training))
     asked = _parse("folder", words, survey.config(place))
     config = survey.config(place, asked.training.data.tile)  # all else follows from the tiles
     chosen = _parse("folder", words, config).training
     console.print("\n".join(survey.lines(chosen)), highlight=False, soft_wrap=True)
     return config
+
+
+def _channel(words: list[str], config: TrainConfig) -> str | None:
+    """The channel that the user asks for; None if the survey is to choose it."""
+    chosen = {word.partition("=")[0] for word in words} & {"--channel", "--channels"}
+    return config.model.channel if chosen else None
 
 
 def _train(run: "Run", options: Train) -> int:

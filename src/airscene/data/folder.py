@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from airscene.config import ImageConfig
+from airscene.config import ALL, ImageConfig
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.errors import AirsceneError, many
-from airscene.io.frames import as_float_image, at_size
+from airscene.io.frames import as_float_image, as_floats, at_size
 from airscene.io.images import find_files, named_images
 from airscene.io.intake import as_seen
 
@@ -56,7 +56,7 @@ def as_scenes(path: Path, model: ImageConfig, most: int | None = None) -> Scenes
     Each picture is reduced as soon as it is read, because there may be many large ones.
     """
     counts, known, small = known_counts(path), [], []
-    for name, image in pictures_of(find_files([path])):
+    for name, image in pictures_of(find_files([path]), model.channel):
         small.append(at_size([as_seen(image, model)], model)[0])
         known.append(counts.get(_key(Path(name), path), UNKNOWN))
         if len(small) == most:
@@ -84,12 +84,15 @@ def known_counts(path: Path) -> dict[str, int]:
     return counts
 
 
-def pictures_of(files: list[Path]) -> Iterator[tuple[str, np.ndarray]]:
-    """All images in these files, with names. Unreadable files are skipped and listed on stderr."""
+def pictures_of(files: list[Path], channel: str | None = ALL) -> Iterator[tuple[str, np.ndarray]]:
+    """All images in these files, with names. Unreadable files are skipped and listed on stderr.
+
+    channel: the channel that a model sees. None: not chosen yet, so there may be any number.
+    """
     for path in files:
         try:
             for name, image in named_images(path):
-                as_float_image(image)
+                _ = as_floats(image) if channel is None else as_float_image(image, channel)
                 yield name, image
         except AirsceneError as error:
             _say_once(f"airscene: {path} is skipped: {error}")
@@ -105,7 +108,7 @@ def _crops(request: Request, path: Path) -> Scenes:
     """Tiles at random places. With fewer than 10 pictures, a fifth of each is held out."""
     rng, side, model = request.rng(), request.data.tile, request.model
     large, pixels = [], 0
-    for _, image in pictures_of(find_files([path])):
+    for _, image in pictures_of(find_files([path]), model.channel):
         if min(image.shape[:2]) >= side and pixels < MOST_PIXELS:
             large.append(np.round(255 * as_seen(image, model)).astype(np.uint8))
             pixels += large[-1].size
