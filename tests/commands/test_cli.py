@@ -357,3 +357,15 @@ def test_convergence(tmp_path: Path, optimised) -> None:
     assert result["count_accuracy"] >= 0.98
     assert result["box_recall"] >= 0.9
     assert not result["warnings"]
+
+
+def test_results_on_other_data_get_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for data in ("day 1/test", "day 2/test"):
+        Path(data).mkdir(parents=True)
+        Image.fromarray(np.zeros((50, 50), np.uint8)).save(f"{data}/black.png")
+        assert main(["eval", "digits", "--data", f"./{data}/"]) == 0
+    made = sorted(path.as_posix() for path in Path("runs").rglob("result.json"))
+    names = [f"runs/eval-digits-day-{day}-test/result.json" for day in (1, 2)]
+    assert made == names
+    assert json.loads(Path(names[0]).read_text())["model"] == "digits"
