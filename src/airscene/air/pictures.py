@@ -85,7 +85,8 @@ def is_folder(data: str) -> bool:
 def has_objects(folder: str) -> bool:
     """Whether masks or boxes are known of pictures in a folder, not only counts."""
     path = Path(folder)
-    return (path / "boxes.csv").is_file() or any(map(is_truth, path.rglob(f"*{TRUTH}.*")))
+    masks = (file for ending in TRUTH for file in path.rglob(f"*{ending}.*"))
+    return (path / "boxes.csv").is_file() or any(map(is_truth, masks))
 
 
 class PictureEvaluator(Evaluator):

@@ -195,7 +195,7 @@ def as_floats(image: np.ndarray) -> np.ndarray:
     if image.min() < 0 or image.max() > 1:
         raise AirsceneError(
             f"a float image must have values in [0, 1], but these range from {image.min():.7g} "
-            f"to {image.max():.7g}"
+            f"to {image.max():.7g}: rescale them, or save the image with 8 or 16 bits"
         )
     return image.astype(np.float32)
 
