@@ -218,3 +218,12 @@ def test_negative_floats_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (image,) = read_images(tmp_path / "below.tif")
     with pytest.raises(AirsceneError, match="range from -3 to 200: rescale them"):
         as_float_image(image)
+
+
+def test_a_tiff_with_channels_that_cannot_be_read_names_a_way_out() -> None:
+    """Five channels of 16 bits in one page: a header as other programs write it."""
+    tags = {256: 1, 257: 1, 258: 16, 259: 1, 262: 1, 273: 8, 277: 5, 278: 1, 279: 10}
+    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags.items())
+    data = b"II*\0" + struct.pack("<I", 18) + bytes(10) + struct.pack("<H", len(tags)) + entries
+    with pytest.raises(AirsceneError, match=r"unusual kind.*several channels.*save it as NPY"):
+        decode(data + bytes(4))

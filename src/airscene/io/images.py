@@ -33,6 +33,9 @@ MOST_PIXELS = 100_000_000
 """Limit for all images of one file together."""
 MOST_SIDE = 65_500
 MOST_BYTES = 1_000_000_000
+TIFF = (b"II*\0", b"MM\0*")
+"""The first bytes of a TIFF."""
+UNUSUAL = "a TIFF of an unusual kind, such as one with several channels of 16 bits: save it as NPY"
 COUNTS = (255, 65535)
 """The largest whole numbers of 8 and 16 bits."""
 AT_ONCE = 2**20
@@ -85,7 +88,8 @@ def decode(data: bytes, most_pixels: int = MOST_PIXELS, scaled: bool = True) -> 
         raise AirsceneError("the image is too large for this machine's memory") from None
     except Exception as error:  # decoders fail in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
-        reason = "unknown format" if "cannot identify image file" in reason else reason
+        if "cannot identify image file" in reason:
+            reason = UNUSUAL if data[:4] in TIFF else "unknown format"
         raise AirsceneError(f"not an image that can be read ({reason})") from None
 
 
