@@ -17,8 +17,12 @@ from typing import Any, ClassVar, Literal, TypeVar
 from airscene.errors import AirsceneError, meant, no_such
 
 Counts = tuple[int, ...]
-INTAKE = ("invert", "level", "flatten", "compress", "contrast")
+INTAKE = ("channel", "invert", "level", "flatten", "compress", "contrast")
 """The settings of `ImageConfig` that change what a model sees of a picture."""
+ALL = "all"
+"""The setting channel of models that see every channel."""
+COLOURS = ("red", "green", "blue")
+"""Names of the first three channels."""
 Edges = Literal["centre", "inside", "all"]
 """Objects at the edge of a picture that count: those whose centre lies in the picture, those that
 the edge does not cut, or all."""
@@ -40,6 +44,9 @@ class ImageConfig:
     """Image width in pixels."""
     channels: int = 1
     """1 for grey images, 3 for colour."""
+    channel: str = ALL
+    """The one channel of a picture that the model sees: red, green, blue, or its number from 1. all
+    keeps every channel (a grey model then sees the luminance)."""
     invert: bool = False
     """Invert images first, for dark objects on a light background."""
     level: bool = False
@@ -56,6 +63,9 @@ class ImageConfig:
     def __post_init__(self) -> None:
         require(self.channels in (1, 3), f"channels must be 1 or 3, not {self.channels}")
         require_at_least(self, 1, "height", "width")
+        place = channel_place(self.channel)
+        alone = place is None or self.channels == 1
+        require(alone, f"channels must be 1, not 3, because --channel {self.channel} is only one")
         require_positive(self, "contrast")
         require_not_negative(self, "flatten", "compress")
 
@@ -170,6 +180,19 @@ class Choices(dict[str, T]):
         if name not in self:
             raise no_such(self.what, name, self)
         return self[name]
+
+
+def channel_place(channel: str) -> int | None:
+    """The place of a channel along a picture's last axis; None for `ALL`."""
+    if channel == ALL:
+        return None
+    if channel in COLOURS:
+        return COLOURS.index(channel)
+    number = int(channel) if channel.isdecimal() and len(channel) < 10 else 0
+    require(
+        number > 0, f"channel must be all, red, green, blue or a number from 1, not {channel!r}"
+    )
+    return number - 1
 
 
 def shade(channels: int) -> str:

@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import ndimage
 
 from airscene.air import classical
+from airscene.air.config import ModelConfig
+from airscene.air.model import AIR
 from airscene.air.pictures import known_pictures
+from airscene.air.predictor import Predictor
 from airscene.cli import main
 from airscene.config import ImageConfig
 from airscene.errors import AirsceneError
@@ -77,12 +81,29 @@ def test_the_command_compares_a_model_with_them(
     assert main(["train", "folder", train, "--out", run, *words]) == 0
     out = str(tmp_path / "out")
     assert main(["compare", run, "classical", "--data", test, "--out", out]) == 0
-    assert "watershed" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "watershed" in said.out
+    assert "airscene: watershed: 18 settings on 5 pictures" in said.err
+    assert "airscene: blobs: 8 settings on 5 pictures" in said.err
     rows = json.loads((tmp_path / "out/result.json").read_text())["methods"]
     assert rows["watershed, tuned"]["mask_f1"] > 0.95
     assert rows["airscene"]["centre_f1"] > 0.9 and rows["airscene"]["count_error"] < 0.1
     assert main(["eval", run, "--data", test, "--out", out]) == 0
     assert json.loads((tmp_path / "out/result.json").read_text())["centre_f1"] > 0.9
+
+
+@pytest.mark.quick
+def test_what_comes_next_is_said(
+    discs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """A line for each method before it runs, even where stderr is no terminal."""
+    model = Predictor(AIR(ModelConfig(), jax.random.key(0)), {"data": {"path": str(discs[0])}})
+    first = {name: methods[:1] for name, methods in classical._methods(18.0).items()}
+    monkeypatch.setattr(classical, "_methods", lambda side: first)
+    classical.compare(model, str(discs[1]), "centre")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].split()[0] for line in lines] == ["the", "watershed", "blobs"]
+    assert "1 setting on 5 pictures" in lines[1]
 
 
 @pytest.mark.quick

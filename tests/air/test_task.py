@@ -96,7 +96,7 @@ def test_fit_trains_on_an_array() -> None:
         (np.zeros((3, 20, 20)), {}, "at least 10"),
         (np.zeros(30), {}, "batch, height, width"),
         (np.full((20, 9, 9), 7.0), {}, r"\[0, 1\]"),
-        (np.zeros((20, 9, 9, 2)), {}, "1 or 3 channels"),
+        (np.zeros((20, 9, 9, 2)), {}, "choose one with --channel"),
         (np.zeros((20, 9, 9)), {"colour": 1}, "no setting 'colour'"),
         (np.zeros((20, 9, 9)), {"object_size": 0}, "object_size must be"),
         (np.zeros((20, 9, 9)), {"channels": 3}, "is determined by the images"),

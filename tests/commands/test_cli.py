@@ -231,6 +231,10 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
             "train digits --count-prior table --count-table 1,2",
             "count-table needs 4 weights of 0 or more",
         ),
+        ("train digits --tile 10", "--tile does not apply to the preset digits, only to folder"),
+        ("train mnist --path=x", "--path does not apply to the preset mnist, only to folder"),
+        ("train folder {tmp} --counts 0,1", "--counts does not apply to the preset folder"),
+        ("train folder {tmp} --dataset digits", "--dataset does not apply to the preset folder"),
         ("train digits --channels 3 --out {tmp}/new", "digits has grey images, but the model"),
         ("train digits --counts 40 --out {tmp}/new", "40 objects do not fit"),
         ("train digits --out {tmp}/full", "not a run folder"),
@@ -353,3 +357,15 @@ def test_convergence(tmp_path: Path, optimised) -> None:
     assert result["count_accuracy"] >= 0.98
     assert result["box_recall"] >= 0.9
     assert not result["warnings"]
+
+
+def test_results_on_other_data_get_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for data in ("day 1/test", "day 2/test"):
+        Path(data).mkdir(parents=True)
+        Image.fromarray(np.zeros((50, 50), np.uint8)).save(f"{data}/black.png")
+        assert main(["eval", "digits", "--data", f"./{data}/"]) == 0
+    made = sorted(path.as_posix() for path in Path("runs").rglob("result.json"))
+    names = [f"runs/eval-digits-day-{day}-test/result.json" for day in (1, 2)]
+    assert made == names
+    assert json.loads(Path(names[0]).read_text())["model"] == "digits"

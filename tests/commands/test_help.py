@@ -39,7 +39,8 @@ def test_help_is_short_and_has_an_example(command: str, capsys) -> None:
 def test_every_setting_is_listed_with_its_default(name: str, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     said = " ".join(printed(f"train {name} --help-all", capsys).split())
-    hidden = ("dataset", "path", "counts", "watch_counts") if name == "folder" else ("path",)
+    hidden = ("dataset", "path", "counts", "watch_counts")
+    hidden = hidden if name == "folder" else ("path", "tile")
     for setting, value in flat(presets()[name].config).items():
         if setting in hidden:
             assert f"--{setting.replace('_', '-')} " not in said

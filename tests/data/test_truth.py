@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from airscene.air.pictures import has_objects
 from airscene.bulk import sources
 from airscene.data.truth import TruthFolder, from_masks
 from airscene.errors import AirsceneError
@@ -51,6 +52,22 @@ def test_masks_are_never_pictures(folder: Path) -> None:
     assert [Path(file).name for file in sources.find([str(folder)])[0].files] == names  # type: ignore[attr-defined]
     with pytest.raises(AirsceneError, match="holds the masks of a picture"):
         find_files([folder / "a_masks.tif"])
+
+
+def test_masks_in_the_singular_and_in_floats(folder: Path) -> None:
+    """NAME_mask is as good as NAME_masks; numbers saved as floats stay numbers of objects."""
+    masks = np.zeros((20, 30), np.float32)
+    masks[2:6, 3:9], masks[10:15, 20:30], masks[18:20, :4] = 7, 255, 40
+    Image.fromarray(masks).save(folder / "c_mask.tif")
+    assert about(folder, "c.png").count == 3
+    assert has_objects(str(folder))
+    assert "c_mask.tif" not in [path.name for path in find_files([folder])]
+    assert "c_mask.tif" not in [
+        Path(file).name
+        for file in sources.find([str(folder)])[0].files  # type: ignore[attr-defined]
+    ]
+    (folder / "a_masks.tif").rename(folder / "a_mask.tif")
+    assert about(folder, "a.png").count == 2
 
 
 @pytest.mark.parametrize(

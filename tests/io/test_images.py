@@ -4,6 +4,7 @@ import io
 import struct
 import zipfile
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from memory import resident
 from PIL import Image
 
 from airscene.errors import AirsceneError
+from airscene.io.frames import as_float_image
 from airscene.io.images import decode, find_files, named_images, read_images
 
 pytestmark = pytest.mark.quick
@@ -182,3 +184,46 @@ def test_files_folders_and_patterns(tmp_path):
         find_files([tmp_path / "empty"])
     with pytest.raises(AirsceneError, match="no such file"):
         read_images(tmp_path / "gone.png")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 0.25, 1], [0, 0.25, 1]),
+        ([0, 51, 200], [0, 0.2, 200 / 255]),  # 8 bits
+        ([0, 13107, 300], [0, 0.2, 300 / 65535]),  # 16 bits
+        ([0, 0.5, 2.5], [0, 0.2, 1]),  # no known range
+        ([0, 70_000, 140_000], [0, 0.5, 1]),
+    ],
+)
+def test_floats_beyond_one_are_scaled(
+    values: list[float], expected: list[float], tmp_path: Path
+) -> None:
+    Image.fromarray(np.array([values], np.float32)).save(tmp_path / "float.tif")
+    (image,) = read_images(tmp_path / "float.tif")
+    np.testing.assert_allclose(as_float_image(image), [expected], rtol=1e-6)
+    (raw,) = read_images(tmp_path / "float.tif", scaled=False)
+    np.testing.assert_array_equal(raw, np.array([values], np.float32))
+
+
+def test_pages_of_floats_are_scaled_alike(tmp_path: Path) -> None:
+    pages = [Image.fromarray(np.full((3, 3), value, np.float32)) for value in (100, 51_000)]
+    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
+    dim, bright = read_images(tmp_path / "pages.tif")
+    assert bright[0, 0] / dim[0, 0] == pytest.approx(510)
+
+
+def test_negative_floats_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[-3, 200]], np.float32)).save(tmp_path / "below.tif")
+    (image,) = read_images(tmp_path / "below.tif")
+    with pytest.raises(AirsceneError, match="range from -3 to 200: rescale them"):
+        as_float_image(image)
+
+
+def test_a_tiff_with_channels_that_cannot_be_read_names_a_way_out() -> None:
+    """Five channels of 16 bits in one page: a header as other programs write it."""
+    tags = {256: 1, 257: 1, 258: 16, 259: 1, 262: 1, 273: 8, 277: 5, 278: 1, 279: 10}
+    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags.items())
+    data = b"II*\0" + struct.pack("<I", 18) + bytes(10) + struct.pack("<H", len(tags)) + entries
+    with pytest.raises(AirsceneError, match=r"unusual kind.*several channels.*save it as NPY"):
+        decode(data + bytes(4))

@@ -5,6 +5,7 @@ no such tuning, so the comparison favours them.
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from airscene.air.pictures import Known, PictureEvaluator, figures
 from airscene.air.survey import survey
 from airscene.config import INTAKE, Edges, ImageConfig
 from airscene.data.truth import Truth
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 from airscene.io.intake import as_seen
 
 Shade = Float[np.ndarray, "height width"]
@@ -89,11 +90,15 @@ def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, An
         raise AirsceneError(
             f"a comparison with classical methods needs the model's training pictures, but {why}"
         )
-    evaluator, training = (PictureEvaluator(path, edges) for path in (folder, trained_on))
-    config, side = _intake([known.image for known in training.pictures])
+    channel = predictor.config.channel
+    evaluator, training = (PictureEvaluator(path, edges, channel) for path in (folder, trained_on))
+    config, side = _intake([known.image for known in training.pictures], channel)
     tests, trains = (_prepared(e.pictures, config) for e in (evaluator, training))
+    methods, pictures = _methods(side), many(len(tests) + len(trains), "picture")
+    _say(f"the model on {many(len(tests), 'picture')}")
     rows = {"airscene": evaluator.measure(predictor).result}
-    for name, settings in _methods(side).items():
+    for name, settings in methods.items():
+        _say(f"{name}: {many(len(settings), 'setting')} on {pictures}")
         results = {one.name: _measured(one, tests, edges) for one in settings}
         scores = {one.name: _score(_measured(one, trains, edges)) for one in settings}
         tuned = max(scores, key=lambda setting: scores[setting])
@@ -103,9 +108,14 @@ def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, An
     return rows
 
 
-def _intake(images: Sequence[np.ndarray]) -> tuple[ImageConfig, float]:
+def _say(text: str) -> None:
+    """Print what comes next to stderr: a method may take a minute."""
+    print(f"airscene: {text} …", file=sys.stderr, flush=True)
+
+
+def _intake(images: Sequence[np.ndarray], channel: str) -> tuple[ImageConfig, float]:
     """How pictures become light on black, as for a model; and the side of an object."""
-    found = survey(images)
+    found = survey(images, channel=channel)
     m = found.config().model
     return ImageConfig(**{name: getattr(m, name) for name in INTAKE}), found.side
 

@@ -40,7 +40,7 @@ def fit(
     progress: whether to print the held-out ELBO during training.
     settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
     """
-    pixels = as_uint8(images)
+    pixels = as_uint8(images, several=True)
     if object_size is not None and not 0 < object_size <= min(pixels.shape[1:3]):
         raise AirsceneError(
             f"object_size must be above 0 pixels and fit into the images, not {object_size}"
@@ -49,7 +49,7 @@ def fit(
     known |= {} if max_objects is None else {"max_objects": max_objects}
     fixed = ("height", "width", "channels")
     configured(TrainConfig(), known | settings, fixed, by="images")  # report bad settings early
-    seen = survey(list(pixels))
+    seen = survey(list(pixels), channel=settings.get("channel"))
     seen = seen if object_size is None else replace(seen, side=float(object_size))
     config = configured(seen.config(tile=0), known | settings, fixed, by="images")
     pixels = at_size([as_seen(image, config.model) for image in pixels], config.model)

@@ -75,7 +75,7 @@ class AIRKind(Kind):
             and is_folder(question.data)
             and (predictor.reads_whole or has_objects(question.data))
         ):
-            return PictureEvaluator(question.data, question.edges)
+            return PictureEvaluator(question.data, question.edges, predictor.config.channel)
         if question.edges != "centre":
             raise AirsceneError(
                 "--edges applies only to pictures with known masks or boxes: --data FOLDER"

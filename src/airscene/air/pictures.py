@@ -18,7 +18,7 @@ from airscene.air.matching import (
     f1,
     mask_overlap,
 )
-from airscene.config import Edges
+from airscene.config import ALL, Edges
 from airscene.data import DATASETS
 from airscene.data.folder import pictures_with_truth
 from airscene.data.truth import Truth, from_masks, nothing_known
@@ -57,10 +57,13 @@ class Known:
     truth: Truth
 
 
-def known_pictures(folder: Path) -> list[Known]:
-    """The pictures of a folder about which something is known."""
+def known_pictures(folder: Path, channel: str = ALL) -> list[Known]:
+    """The pictures of a folder about which something is known.
+
+    channel: the channel that they must have, as in `ImageConfig`.
+    """
     found = []
-    for name, image, about in pictures_with_truth(folder):
+    for name, image, about in pictures_with_truth(folder, channel):
         if about is None:
             print(f"airscene: {name} is skipped: its objects are not known", file=sys.stderr)
         else:
@@ -78,14 +81,16 @@ def is_folder(data: str) -> bool:
 def has_objects(folder: str) -> bool:
     """Whether masks or boxes are known of pictures in a folder, not only counts."""
     path = Path(folder)
-    return (path / "boxes.csv").is_file() or any(map(is_truth, path.rglob(f"*{TRUTH}.*")))
+    masks = (file for ending in TRUTH for file in path.rglob(f"*{ending}.*"))
+    return (path / "boxes.csv").is_file() or any(map(is_truth, masks))
 
 
 class PictureEvaluator(Evaluator):
     """Evaluates models on the pictures of a folder with known objects."""
 
-    def __init__(self, folder: str, edges: Edges = "centre"):
-        self.folder, self.edges, known = folder, edges, known_pictures(Path(folder))
+    def __init__(self, folder: str, edges: Edges = "centre", channel: str = ALL):
+        self.folder, self.edges = folder, edges
+        known = known_pictures(Path(folder), channel)
         self.pictures = [replace(k, truth=at_edges(k, edges)) for k in known]
 
     def measure(self, predictor: Any) -> Evaluation:

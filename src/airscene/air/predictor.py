@@ -21,7 +21,7 @@ from airscene.air.export import program
 from airscene.air.model import AIR, Inference, tight_box
 from airscene.air.picture import infer_picture
 from airscene.air.scene import Object, Scene, drawn_box
-from airscene.config import INTAKE, Edges
+from airscene.config import ALL, INTAKE, Edges
 from airscene.errors import AirsceneError, many
 from airscene.io.arrow import Array, Schema, Table
 from airscene.io.frames import Frame, Places, as_array, as_float_image
@@ -103,7 +103,7 @@ class Predictor(BasePredictor[Scene]):
     def infer_seen(self, images: Sequence[np.ndarray] | np.ndarray) -> list[Scene]:
         """The scenes in images that are already light on black.
 
-        Unlike `infer`, this ignores the model's settings `invert`, `level` and `contrast`.
+        Unlike `infer`, this ignores the model's settings in `INTAKE`, such as `invert`.
         """
         return self.infer_frames([Frame.of(image, self.config) for image in images])
 
@@ -126,6 +126,10 @@ class Predictor(BasePredictor[Scene]):
     def infer_picture(self, image: Any, tile: int | None = None, edges: Edges = "centre") -> Scene:
         """The scene in one picture of any size, with any number of objects: see `air.picture`."""
         return infer_picture(self, as_array(image), tile, edges)
+
+    def plain(self, image: np.ndarray) -> np.ndarray:
+        """An image as floats in [0, 1]; of a model that sees one channel, that channel."""
+        return as_float_image(image, self.config.channel)
 
     def frame(self, image: np.ndarray) -> Frame:
         """An image as the model sees it: light on black, at the model's size."""
@@ -243,7 +247,7 @@ class Predictor(BasePredictor[Scene]):
         if not tiled and max(scene.height / c.height, scene.width / c.width) > REDUCED:
             size, canvas = f"{scene.width}x{scene.height}", f"{c.width}x{c.height}"
             doubts.append(f"reduced from {size} to {canvas} pixels; --whole works at full scale")
-        if not (c.invert or c.level or c.flatten) and np.median(as_float_image(image)) > 0.5:
+        if not (c.invert or c.level or c.flatten) and np.median(self.plain(image)) > 0.5:
             doubts.append(
                 "the picture is mostly light, but this model expects light objects on black: "
                 "invert the picture first, or train your own model (airscene train folder)"
@@ -270,10 +274,11 @@ class Predictor(BasePredictor[Scene]):
         Where the model subtracts a background or changes intensities, so does the picture: objects
         of 16-bit microscopy would be invisible otherwise.
         """
-        c, image = self.config, as_float_image(image)
+        c = self.config
         if c.level or c.flatten or c.compress or c.contrast != 1:
             seen = as_seen(image, c)
             return 1 - seen if c.invert else seen
+        image = self.plain(image)
         if 0 < image.max() < 0.5:  # e.g. 12-bit intensities stored in 16 bits
             return image / image.max()
         return image
@@ -293,10 +298,10 @@ class Predictor(BasePredictor[Scene]):
         return program(self.air, unrolled)
 
     def facts(self) -> dict[str, str]:
-        """Descriptions of arrays, for an exported file."""
+        """Descriptions of arrays, and the channel to feed, for an exported file."""
         c, units = self.config, {"where": "side, x, y in pixels", "box": "x0, y0, x1, y1 in pixels"}
         if not (c.flatten or c.compress):
-            return units
+            return units | ({} if c.channel == ALL else {"channel": c.channel})
         settings = json.dumps({name: getattr(c, name) for name in INTAKE})
         return units | {"input": "airscene.io.intake.as_seen of a picture", "intake": settings}
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from airscene.air.config import ModelConfig, TrainConfig
-from airscene.config import DataConfig, Preset
+from airscene.config import INTAKE, DataConfig, Preset
 
 DIFFERENCE = ModelConfig(core="difference", patch=5)
 """DAIR (appendix D)."""
@@ -27,7 +27,7 @@ DRAW = ModelConfig(
 
 SURVEYED = (
     *("height", "width", "channels", "max_objects", "size_mean", "size_sd", "object_cost"),
-    *("invert", "level", "flatten", "compress", "contrast", "patch", "tile"),
+    *(*INTAKE, "patch", "tile"),
 )
 """The settings that `survey` chooses from the pictures."""
 
@@ -109,8 +109,8 @@ PRESETS = {
         FOLDER,
         recorded=SURVEYED,
         common=(
-            *("steps", "seeds", "max_objects", "object_cost", "size_mean", "invert", "tile"),
-            *("truth", "labels"),
+            *("steps", "seeds", "max_objects", "object_cost", "size_mean"),
+            *("channel", "invert", "tile", "truth", "labels"),
         ),
     ),
 }

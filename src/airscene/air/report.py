@@ -13,7 +13,6 @@ from airscene.data import DATASETS, Scenes
 from airscene.data.folder import pictures_of
 from airscene.data.scenes import as_float
 from airscene.errors import either, many
-from airscene.io.frames import as_float_image
 from airscene.io.images import find_files
 from airscene.kinds.kind import Figures, Report
 from airscene.output import figures
@@ -130,15 +129,15 @@ def _figures(
 
 def _whole_picture(folder: Path, predictor: Predictor) -> Figures:
     """A picture as it is, and as the model sees it with the outlines of its objects."""
-    _, image = next(pictures_of(find_files([folder])))
-    scene, plain = predictor.infer_picture(image), as_float_image(image)
+    _, image = next(pictures_of(find_files([folder]), predictor.config.channel))
+    scene, plain = predictor.infer_picture(image), predictor.plain(image)
     low, high = np.quantile(plain, [0.01, 0.999])
     plain = ((plain - low) / max(high - low, 1e-6)).clip(0, 1)
     seen = predictor.overlay(image, scene) / 255
     captions = (
         f"The first picture of the folder as the model sees it, with the outlines of the "
-        f"{many(scene.count, 'object')} found. Settings that change what it sees: --invert, "
-        "--level, --flatten, --compress and --contrast.",
+        f"{many(scene.count, 'object')} found. Settings that change what it sees: --channel, "
+        "--invert, --level, --flatten, --compress and --contrast.",
         "The same picture as it is in its file.",
     )
     return {

@@ -15,9 +15,10 @@ from scipy import ndimage
 
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.presets import FOLDER
+from airscene.config import ALL, COLOURS, INTAKE
 from airscene.data.folder import pictures_of
 from airscene.errors import AirsceneError, many
-from airscene.io.frames import as_float_image
+from airscene.io.frames import as_floats, only_channel
 from airscene.io.images import find_files
 from airscene.io.intake import background, compressed
 
@@ -55,6 +56,8 @@ UNLIKE = 3.0
 """Objects differ widely if the brightest are this many times as bright as a typical one."""
 UNEVEN = 0.15
 """The background is uneven if it varies by more than this fraction of an object's brightness."""
+ALONE = 0.9
+"""A channel is chosen if it has at least this fraction of the contrast of all channels."""
 ROOM = 6.0
 """Side of a picture, in objects, from which on an uneven background can be told from objects."""
 
@@ -70,6 +73,7 @@ class Survey:
     smallest: tuple[int, int]
     largest: tuple[int, int]
     channels: int
+    """1 for grey, 3 for colour: what a model should see."""
     invert: bool
     """Whether objects are darker than the background."""
     level: bool
@@ -88,6 +92,10 @@ class Survey:
     """Objects found in each picture."""
     weight: float
     """Median over objects of the sum of squared intensities (after `contrast`) of its pixels."""
+    channel: str = ALL
+    """The channel that a model should see; all the figures above are measured in it."""
+    share: float = 0.0
+    """Fraction of the contrast that this channel has, if the survey chose it, else 0."""
 
     @property
     def tiled(self) -> bool:
@@ -117,6 +125,7 @@ class Survey:
             height=height,
             width=width,
             channels=self.channels,
+            channel=self.channel,
             max_objects=min(max(usual, 2), MOST_OBJECTS),
             size_mean=round(MARGIN * self.side * self.scale / min(height, width), 3),
             size_sd=round(float(np.clip(self.spread, *SPREAD)), 3),
@@ -138,9 +147,12 @@ class Survey:
         least, most = ("x".join(map(str, reversed(size))) for size in (self.smallest, self.largest))
         size = least if least == most else f"{least} to {most}"
         kind = "colour" if self.channels == 3 else "grey"
+        kind = kind if self.channel == ALL else "several channels"
+        why = f" ({self.share:.0%} of the contrast)" if self.share else ""
         low, high = min(self.counts), max(self.counts)
         found = f"{low} to {high}" if low < high else str(low)
         shades = [
+            *([f"channel {m.channel}{why}"] if m.channel != ALL else []),
             "dark on light, so inverted" if m.invert else "light on dark",
             *(["uneven background subtracted"] if m.flatten else []),
             *(["background subtracted"] if m.level and not m.flatten else []),
@@ -149,7 +161,7 @@ class Survey:
         ]
         tiles = f"{tile} pixels wide" if tile else "none: pictures are used whole"
         rows = {
-            "shades": (", ".join(shades), "--invert --level --flatten --compress --contrast"),
+            "shades": (", ".join(shades), f"--{' --'.join(INTAKE)}"),
             "tiles": (tiles, "--tile"),
             "canvas": (f"{m.width}x{m.height} pixels", "--width --height"),
             "windows": (
@@ -168,30 +180,47 @@ class Survey:
         ]
 
 
-def look_at(path: Path) -> Survey:
-    """Survey the pictures in a folder."""
+def look_at(path: Path, channel: str | None = None) -> Survey:
+    """Survey the pictures in a folder.
+
+    channel: as in `survey`.
+    """
     files = find_files([path])
     rows = looked_at(len(files))
     pictures, shapes = [], []
-    for _, image in pictures_of([files[i] for i in rows]):
+    for name, image in pictures_of([files[i] for i in rows], None):
+        _require_channel(name, image, channel)
         pictures.append(middle(image).copy())  # a copy, to free the rest of the picture
         shapes.append(image.shape)
     if not pictures:
         raise AirsceneError(f"no file in {path} is a readable picture")
     total = len(pictures) if len(rows) == len(files) else len(files)
-    return replace(survey(pictures, shapes), pictures=total)
+    return replace(survey(pictures, shapes, channel), pictures=total)
+
+
+def _require_channel(name: str, image: np.ndarray, channel: str | None) -> None:
+    """Raise an error that names the picture if it has no such channel."""
+    try:
+        only_channel(image, channel or ALL)
+    except AirsceneError as error:
+        raise AirsceneError(f"{name}: {error}") from None
 
 
 def survey(
-    pictures: Sequence[np.ndarray], whole: Sequence[tuple[int, ...]] | None = None
+    pictures: Sequence[np.ndarray],
+    whole: Sequence[tuple[int, ...]] | None = None,
+    channel: str | None = None,
 ) -> Survey:
     """Survey pictures; of large ones, the middle.
 
-    pictures: (height, width) or (height, width, 3), uint8, uint16 or float in [0, 1].
+    pictures: (height, width) or (height, width, channels), uint8, uint16 or float in [0, 1].
     whole: the shapes of the whole pictures, if `pictures` has only their middles.
+    channel: the channel to survey, or all (default: one, if only that one has contrast).
     """
     rows = looked_at(len(pictures))
-    images = [as_float_image(middle(np.asarray(pictures[i]))) for i in rows]
+    images = [as_floats(middle(np.asarray(pictures[i]))) for i in rows]
+    channel, share = (channel, 0.0) if channel else standing_out(images)
+    images = _only(images, channel)
     invert = sum(map(_skew, images)) < 0
     shades = [_shade(1 - image if invert else image) for image in images]
     flatten = _uneven(shades)
@@ -224,7 +253,45 @@ def survey(
         spread=float(np.diff(np.quantile(np.log(sides), [0.25, 0.75]))[0] / 1.349),
         counts=counts,
         weight=float(np.median(weights)),
+        channel=channel,
+        share=share,
     )
+
+
+def standing_out(images: Sequence[np.ndarray]) -> tuple[str, float]:
+    """The channel that has nearly all of the contrast, and its share; else `ALL` and 0.
+
+    The contrast of a channel is how far its brightest parts rise above its background; shares are
+    those of the squares. Dark objects on light, as in stained pictures, keep their colours.
+    """
+    several = [image for image in images if image.ndim == 3 and image.shape[-1] > 1]
+    counts = {image.shape[-1] for image in several}
+    if len(counts) != 1 or sum(map(_skew, several)) < 0:
+        return ALL, 0.0
+    (count,) = counts
+    rises = [_rise([image[..., c] for image in several]) for c in range(count)]
+    best, shares = int(np.argmax(rises)), np.square(rises) / max(np.sum(np.square(rises)), 1e-12)
+    if shares[best] < ALONE:
+        return ALL, 0.0
+    return (COLOURS[best] if count == len(COLOURS) else str(best + 1)), float(shares[best])
+
+
+def _rise(planes: Sequence[np.ndarray]) -> float:
+    """How far the brightest parts of a channel rise above its background; noise is smoothed."""
+    risen = [ndimage.gaussian_filter(plane - np.median(plane), 1.0) for plane in planes]
+    return max(0.0, float(np.quantile(_pooled(risen), 0.999)))
+
+
+def _only(images: Sequence[np.ndarray], channel: str) -> list[np.ndarray]:
+    """One channel of pictures; an error if they do not have it, or too many to use them all."""
+    most = max(1 if image.ndim == 2 else image.shape[-1] for image in images)
+    if most == 1 and channel in COLOURS:
+        raise AirsceneError(f"the pictures are grey: they have no channel {channel}")
+    if channel == ALL and most not in (1, 3):
+        raise AirsceneError(
+            f"the pictures have {most} channels: choose one with --channel 1 to {most}"
+        )
+    return [only_channel(image, channel) for image in images]
 
 
 def _lit(shades: Sequence[np.ndarray]) -> bool:

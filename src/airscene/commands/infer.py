@@ -268,12 +268,10 @@ class Work:
                 yield name, image, scene
 
     def _images(self) -> Iterator[Named]:
-        from airscene.io.frames import as_float_image
-
         for file in self.files:
             for name, image in self._read(file):
                 try:
-                    as_float_image(image)
+                    self.predictor.plain(image)
                     yield name, image
                 except AirsceneError as error:
                     self._skip(f"{name}: {error}")

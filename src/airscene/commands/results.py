@@ -1,5 +1,6 @@
 """`airscene eval`, `airscene report`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +66,7 @@ def evaluate(argv: list[str]) -> int:
         difference network; default: the size of training)."""
         out: Path | None = None
         """Folder for result.json (default: the run folder; runs/eval-MODEL for bundled models and
-        for runs evaluated with any of the options above)."""
+        for runs evaluated with any of the options above; runs/eval-MODEL-DATA with --data)."""
 
         def __post_init__(self) -> None:
             require_at_least(self, 1, "scenes")
@@ -90,12 +91,17 @@ def evaluate(argv: list[str]) -> int:
     result |= {"model": options.model, "seed": options.seed}
     changed = (options.data, options.counts, options.max_objects, options.canvas)
     usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)
-    folder = run.path if run and usual else Path("runs") / f"eval-{Path(options.model).stem}"
-    out = options.out or folder
+    out = options.out or (run.path if run and usual else _folder(options.model, options.data))
     path = write_result(out, result)
     print_result(result, kind.measures(predictor), screen())
     print(f"result: {path}")
     return 0
+
+
+def _folder(model: str, data: str | None) -> Path:
+    """The folder for the result of a model on some data: other data get another folder."""
+    words = re.findall(r"[\w.]*\w", data) if data else []
+    return Path("runs") / "-".join(["eval", Path(model).stem, *words])
 
 
 def report(argv: list[str]) -> int:

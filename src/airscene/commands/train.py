@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from airscene.runs.run import Run
 
 C = TypeVar("C")
+UNUSED = ("dataset", "path", "counts", "watch_counts")
+"""Settings of the data that training on a folder of pictures does not use."""
+ONLY_FOLDER = ("path", "tile", "truth")
+"""Settings of the data that only training on a folder of pictures uses."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ def train(argv: list[str]) -> int:
         path, words = words[0], words[1:]
     elif name == "folder" and not {"-h", "--help", "--help-all"} & set(words):
         raise AirsceneError("no folder given: airscene train folder PATH")
+    _refuse_unused(name, words)
     options = _parse(name, words, usual)
     use_compilation_cache()
     from airscene.runs.run import Run
@@ -108,8 +113,12 @@ def _parse(name: str, words: list[str], default: RunConfig) -> "Train[Any]":
         if folder
         else {},
         common=("out", "resume", *chosen.common),
-        values={"coordinator": "HOST:PORT", "meshes": "PATH"},
-        hidden=("dataset", "path", "counts", "watch_counts") if folder else ("path", "truth"),
+        values={
+            "coordinator": "HOST:PORT",
+            "meshes": "PATH",
+            "channel": "red|green|blue|N|all",
+        },
+        hidden=unused(name),
         defaults={"out": out}
         | (dict.fromkeys(chosen.recorded, "chosen from the pictures") if folder else {}),
     )
@@ -158,17 +167,41 @@ def _looked_at(path: str, words: list[str]) -> TrainConfig:
     plain: TrainConfig = preset("folder")
     plain = replace(plain, data=replace(plain.data, path=place))
     asked = _parse("folder", words, plain)
-    if asked.training.data.path != place:
-        raise AirsceneError("give the folder once: airscene train folder PATH, without --path")
     if asked.resume and asked.out and (asked.out / "config.json").is_file():
         return plain  # the run has its settings
     with console.status(f"surveying the pictures in {path}"):
-        survey = look_at(folder)
+        survey = look_at(folder, _channel(words, asked.training))
     asked = _parse("folder", words, survey.config(place))
     config = survey.config(place, asked.training.data.tile)  # all else follows from the tiles
     chosen = _parse("folder", words, config).training
     console.print("\n".join(survey.lines(chosen)), highlight=False, soft_wrap=True)
     return config
+
+
+def unused(name: str) -> tuple[str, ...]:
+    """The settings that a preset has but does not use."""
+    return UNUSED if name == "folder" else ONLY_FOLDER
+
+
+def _refuse_unused(name: str, words: list[str]) -> None:
+    """Refuse options that would change nothing; another data set may use them."""
+    given = _given(words)
+    for setting in unused(name):
+        if setting in given and (name == "folder" or "dataset" not in given):
+            rest = "" if name == "folder" else ", only to folder"
+            option = setting.replace("_", "-")
+            raise AirsceneError(f"--{option} does not apply to the preset {name}{rest}")
+
+
+def _given(words: list[str]) -> set[str]:
+    """The settings that options name."""
+    options = (word.partition("=")[0] for word in words if word.startswith("--"))
+    return {option[2:].replace("-", "_") for option in options}
+
+
+def _channel(words: list[str], config: TrainConfig) -> str | None:
+    """The channel that the user asks for; None if the survey is to choose it."""
+    return config.model.channel if {"channel", "channels"} & _given(words) else None
 
 
 def _train(run: "Run", options: Train) -> int:

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from airscene.config import ImageConfig
+from airscene.config import ALL, ImageConfig
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.data.truth import Truth, TruthFolder, known_counts, nothing_known, shown_in
 from airscene.errors import AirsceneError, many
-from airscene.io.frames import Frame, as_float_image, at_size
+from airscene.io.frames import Frame, as_float_image, as_floats, at_size
 from airscene.io.images import find_files, named_images
 from airscene.io.intake import as_seen
 
@@ -61,7 +61,8 @@ def as_scenes(
     truth: with all that is known about them, boxes too; an error if nothing is known.
     """
     small, known = [], []
-    for image, about in _with_all(path) if truth else _with_counts(path):
+    given = _with_all if truth else _with_counts
+    for image, about in given(path, model.channel):
         seen = as_seen(image, model)
         small.append(at_size([seen], model)[0])
         known.append(about and about.on(Frame.of(seen, model)))
@@ -74,24 +75,26 @@ def as_scenes(
     return _scenes(np.stack(small), known)
 
 
-def _with_counts(path: Path) -> Iterator[tuple[np.ndarray, Truth | None]]:
+def _with_counts(path: Path, channel: str) -> Iterator[tuple[np.ndarray, Truth | None]]:
     """The pictures of a folder with their counts from `counts.csv`."""
     counts = known_counts(path)
-    for name, image in pictures_of(find_files([path])):
+    for name, image in pictures_of(find_files([path]), channel):
         key = _key(Path(name), path)
         yield image, Truth(counts[key]) if key in counts else None
 
 
-def _with_all(path: Path) -> Iterator[tuple[np.ndarray, Truth | None]]:
+def _with_all(path: Path, channel: str) -> Iterator[tuple[np.ndarray, Truth | None]]:
     """The pictures of a folder with all that is known about them."""
-    return ((image, about) for _, image, about in pictures_with_truth(path))
+    return ((image, about) for _, image, about in pictures_with_truth(path, channel))
 
 
-def pictures_with_truth(path: Path) -> Iterator[tuple[str, np.ndarray, Truth | None]]:
+def pictures_with_truth(
+    path: Path, channel: str = ALL
+) -> Iterator[tuple[str, np.ndarray, Truth | None]]:
     """The pictures of a folder with their names and all that is known about them."""
     truth = TruthFolder(path)
     for file in find_files([path]):
-        images = list(pictures_of([file]))
+        images = list(pictures_of([file], channel))
         for name, image in images:
             about = truth.about(file, image.shape)
             if about is not None and len(images) > 1:
@@ -99,12 +102,15 @@ def pictures_with_truth(path: Path) -> Iterator[tuple[str, np.ndarray, Truth | N
             yield name, image, about
 
 
-def pictures_of(files: list[Path]) -> Iterator[tuple[str, np.ndarray]]:
-    """All images in these files, with names. Unreadable files are skipped and listed on stderr."""
+def pictures_of(files: list[Path], channel: str | None = ALL) -> Iterator[tuple[str, np.ndarray]]:
+    """All images in these files, with names. Unreadable files are skipped and listed on stderr.
+
+    channel: the channel that a model sees. None: not chosen yet, so there may be any number.
+    """
     for path in files:
         try:
             for name, image in named_images(path):
-                as_float_image(image)
+                _ = as_floats(image) if channel is None else as_float_image(image, channel)
                 yield name, image
         except AirsceneError as error:
             _say_once(f"airscene: {path} is skipped: {error}")
@@ -179,7 +185,8 @@ def _large(request: Request, path: Path) -> list[Large]:
     """The pictures to cut tiles from; with --truth, with the boxes of their objects."""
     side, asked, known = request.data.tile, request.data.truth, []
     large, pixels = [], 0
-    for image, about in _with_all(path) if asked else _with_nothing(path):
+    given = _with_all if asked else _with_nothing
+    for image, about in given(path, request.model.channel):
         known += [about] if about else []
         if min(image.shape[:2]) >= side and pixels < MOST_PIXELS:
             seen = np.round(255 * as_seen(image, request.model)).astype(np.uint8)
@@ -197,9 +204,9 @@ def _large(request: Request, path: Path) -> list[Large]:
     return large
 
 
-def _with_nothing(path: Path) -> Iterator[tuple[np.ndarray, None]]:
+def _with_nothing(path: Path, channel: str) -> Iterator[tuple[np.ndarray, None]]:
     """The pictures of a folder; the truth about them is not read."""
-    return ((image, None) for _, image in pictures_of(find_files([path])))
+    return ((image, None) for _, image in pictures_of(find_files([path]), channel))
 
 
 def _scenes(images: np.ndarray, known: Sequence[Truth | None]) -> Scenes:

@@ -1,9 +1,9 @@
 """The truth about a user's pictures: masks, boxes or counts beside them.
 
-`NAME_masks.tif` (or another image format) beside `NAME.tif` holds a number for each object and 0
-for the background. `boxes.csv` in the folder has the columns file, x0, y0, x1, y1, a row for each
-object; `counts.csv` has the columns file and count. Masks say more than boxes, boxes more than
-counts: the first that knows a picture is used.
+`NAME_masks.tif` or `NAME_mask.tif` (or another image format) beside `NAME.tif` holds a number for
+each object and 0 for the background. `boxes.csv` in the folder has the columns file, x0, y0, x1,
+y1, a row for each object; `counts.csv` has the columns file and count. Masks say more than boxes,
+boxes more than counts: the first that knows a picture is used.
 
 Training on tiles (`--truth`) needs to know which objects a tile shows: see `shown_in`.
 """
@@ -82,14 +82,14 @@ class TruthFolder:
 
 def masks_of(picture: Path) -> Path | None:
     """The file with the masks of a picture, if there is one."""
-    names = (picture.with_name(f"{picture.stem}{TRUTH}{suffix}") for suffix in BOTH_CASES)
-    return next((path for path in names if path.is_file()), None)
+    names = (f"{picture.stem}{ending}{suffix}" for ending in TRUTH for suffix in BOTH_CASES)
+    return next((path for name in names if (path := picture.with_name(name)).is_file()), None)
 
 
 def read_masks(path: Path, shape: tuple[int, ...]) -> Int[np.ndarray, "height width"]:
     """The masks in a file, numbered from 1 without gaps."""
     try:
-        images = read_images(path)
+        images = read_images(path, scaled=False)
     except AirsceneError as error:
         raise AirsceneError(f"{path}: {error}") from None
     masks = images[0]

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from airscene.config import ImageConfig
+from airscene.config import ALL, ImageConfig, channel_place
 from airscene.errors import AirsceneError
 from airscene.nn import attention
 
@@ -147,9 +147,39 @@ def as_array(values: Any) -> np.ndarray:
         raise AirsceneError("expected an array, but the rows differ in length or type") from None
 
 
-def as_float_image(image: np.ndarray) -> np.ndarray:
-    """Convert an image to floats in [0, 1], or raise an error that says what is wrong."""
-    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3)):
+def as_float_image(image: np.ndarray, channel: str = ALL) -> np.ndarray:
+    """Convert an image to floats in [0, 1], or raise an error that says what is wrong.
+
+    channel: the channel to keep, as in `ImageConfig`.
+    """
+    image = only_channel(image, channel)
+    if image.ndim == 3 and image.shape[-1] not in (1, 3):
+        raise AirsceneError(
+            f"an image must be (height, width) or (height, width, 3), not {image.shape}; to train "
+            "on one of several channels, choose it with --channel"
+        )
+    return as_floats(image)
+
+
+def only_channel(image: np.ndarray, channel: str) -> np.ndarray:
+    """The chosen channel of an image, without its last axis; the image itself for `ALL`.
+
+    A grey image is its own red, green and blue channel.
+    """
+    place, count = channel_place(channel), image.shape[-1] if image.ndim == 3 else 1
+    if place is None or image.ndim not in (2, 3):
+        return image
+    if count == 1 and not (channel.isdecimal() and place):
+        return image
+    if place >= count:
+        have = "is grey" if count == 1 else f"has {count} channels"
+        raise AirsceneError(f"the picture {have}: it has no channel {channel}")
+    return image[..., place]
+
+
+def as_floats(image: np.ndarray) -> np.ndarray:
+    """Convert an image with any number of channels to floats in [0, 1]."""
+    if image.ndim not in (2, 3):
         raise AirsceneError(
             f"an image must be (height, width) or (height, width, 3), not {image.shape}"
         )
@@ -165,7 +195,7 @@ def as_float_image(image: np.ndarray) -> np.ndarray:
     if image.min() < 0 or image.max() > 1:
         raise AirsceneError(
             f"a float image must have values in [0, 1], but these range from {image.min():.7g} "
-            f"to {image.max():.7g}"
+            f"to {image.max():.7g}: rescale them, or save the image with 8 or 16 bits"
         )
     return image.astype(np.float32)
 
@@ -178,8 +208,11 @@ def at_size(
     return np.stack(pixels)
 
 
-def as_uint8(images: Any) -> np.ndarray:
-    """Convert a batch of images to uint8 of shape (batch, height, width, channels)."""
+def as_uint8(images: Any, several: bool = False) -> np.ndarray:
+    """Convert a batch of images to uint8 of shape (batch, height, width, channels).
+
+    several: whether they may have any number of channels, of which one is chosen later.
+    """
     array = as_array(images)
     if array.dtype == object or array.ndim not in (3, 4):
         raise AirsceneError(
@@ -189,11 +222,11 @@ def as_uint8(images: Any) -> np.ndarray:
     if len(array) < 10:
         raise AirsceneError(f"at least 10 images are needed, not {len(array)}")
     array = array[..., None] if array.ndim == 3 else array
-    if array.shape[-1] not in (1, 3):
+    if array.shape[-1] not in (1, 3) and not several:
         raise AirsceneError(f"images must have 1 or 3 channels, not {array.shape[-1]}")
     if array.dtype == np.uint8:
         return array
-    return np.stack([np.round(255 * as_float_image(image)).astype(np.uint8) for image in array])
+    return np.stack([np.round(255 * as_floats(image)).astype(np.uint8) for image in array])
 
 
 def resized(

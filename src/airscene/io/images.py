@@ -26,21 +26,31 @@ SUFFIXES = (
 )
 """The suffixes of image files in a folder."""
 BOTH_CASES = (*SUFFIXES, *(suffix.upper() for suffix in SUFFIXES))
-TRUTH = "_masks"
+TRUTH = ("_masks", "_mask")
 """`cells_masks.tif` holds the masks of the objects in `cells.tif`, and is not a picture itself."""
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
 MOST_PIXELS = 100_000_000
 """Limit for all images of one file together."""
 MOST_SIDE = 65_500
 MOST_BYTES = 1_000_000_000
+TIFF = (b"II*\0", b"MM\0*")
+"""The first bytes of a TIFF."""
+UNUSUAL = "a TIFF of an unusual kind, such as one with several channels of 16 bits: save it as NPY"
+COUNTS = (255, 65535)
+"""The largest whole numbers of 8 and 16 bits."""
 AT_ONCE = 2**20
 
 
-def read_images(path: Path, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
-    """The images in a file: one, or several for the pages of a TIFF and for NPY or NPZ stacks."""
+def read_images(
+    path: Path, most_pixels: int = MOST_PIXELS, scaled: bool = True
+) -> list[np.ndarray]:
+    """The images in a file: one, or several for the pages of a TIFF and for NPY or NPZ stacks.
+
+    scaled: as in `decode`.
+    """
     try:
         with path.open("rb") as file:
-            return decode(read_bytes(file), most_pixels)
+            return decode(read_bytes(file), most_pixels, scaled)
     except FileNotFoundError:
         raise AirsceneError("no such file") from None
     except OSError as error:
@@ -58,24 +68,28 @@ def read_bytes(file: Any) -> bytes:
     return b"".join(parts)
 
 
-def decode(data: bytes, most_pixels: int = MOST_PIXELS) -> list[np.ndarray]:
+def decode(data: bytes, most_pixels: int = MOST_PIXELS, scaled: bool = True) -> list[np.ndarray]:
     """The images in the bytes of a file: PNG, JPEG, TIFF, BMP, GIF, WebP, PPM, NPY or NPZ.
 
-    Each is (height, width) or (height, width, 3); uint8, uint16, bool or float.
+    Each is (height, width) or (height, width, channels); uint8, uint16, bool or float.
+
+    scaled: whether to bring a float TIFF with values beyond 1 to [0, 1].
     """
     try:
         if data[:6] == b"\x93NUMPY":
             return _stack(_npy(data, most_pixels))
         if data[:4] == b"PK\x03\x04":
             return _npz(data, most_pixels)
-        return _pillow(data, most_pixels)
+        found = _pillow(data, most_pixels)
+        return _in_range(found) if scaled else found
     except AirsceneError:
         raise
     except MemoryError:
         raise AirsceneError("the image is too large for this machine's memory") from None
     except Exception as error:  # decoders fail in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
-        reason = "unknown format" if "cannot identify image file" in reason else reason
+        if "cannot identify image file" in reason:
+            reason = UNUSUAL if data[:4] in TIFF else "unknown format"
         raise AirsceneError(f"not an image that can be read ({reason})") from None
 
 
@@ -110,6 +124,21 @@ def _pixels(image: Image.Image) -> np.ndarray:
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         return np.asarray(Image.alpha_composite(black, image).convert("RGB"))
     return np.asarray(image.convert("RGB"))
+
+
+def _in_range(images: list[np.ndarray]) -> list[np.ndarray]:
+    """Bring floats beyond 1 to [0, 1], by the same factor for all pages of a file.
+
+    Whole numbers are counts of 8 or 16 bits. Other numbers have no known range, so the largest
+    becomes 1. Images with negative or infinite values stay as they are, and are refused later.
+    """
+    floats = [image for image in images if image.dtype.kind == "f" and image.size]
+    most = max((float(image.max()) for image in floats), default=0.0)
+    if not 1 < most < np.inf or min(float(image.min()) for image in floats) < 0:
+        return images
+    whole = all(np.array_equal(image, np.round(image)) for image in floats)
+    limit = next((limit for limit in COUNTS if whole and most <= limit), most)
+    return [x / np.float32(limit) if x.dtype.kind == "f" else x for x in images]
 
 
 # --- NumPy -----------------------------------------------------------------------------------
@@ -245,9 +274,8 @@ def without_truth(files: Sequence[str]) -> list[str]:
 def _pictures_of(name: str) -> list[str]:
     """The names that the picture may have whose masks a file of this name holds."""
     stem = Path(name).stem
-    if not stem.endswith(TRUTH):
-        return []
-    return [stem.removesuffix(TRUTH) + suffix for suffix in BOTH_CASES]
+    pictures = [stem.removesuffix(ending) for ending in TRUTH if stem.endswith(ending)]
+    return [picture + suffix for picture in pictures for suffix in BOTH_CASES]
 
 
 def is_image(path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Intake: from a user's picture to what a model sees, light objects on black between 0 and 1.
 
-The steps, each a setting of `ImageConfig`: invert, subtract the background, compress intensities
-so that faint and bright objects count alike, scale. Background and noise are measured in every
-picture, so exposures may differ.
+The steps, each a setting of `ImageConfig`: choose a channel, invert, subtract the background,
+compress intensities so that faint and bright objects count alike, scale. Background and noise are
+measured in every picture, so exposures may differ.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ LEAST_NOISE = 0.002
 
 def as_seen(image: np.ndarray, config: ImageConfig) -> np.ndarray:
     """Apply a model's image settings to a picture (uint8, uint16 or float in [0, 1])."""
-    image = as_float_image(image)
+    image = as_float_image(image, config.channel)
     if config.invert:
         image = 1 - image
     if config.flatten:

@@ -71,6 +71,10 @@ class BasePredictor(ABC, Generic[S]):
     def told(self, x: np.ndarray, places: Places, found: PyTree) -> list[S]:
         """Convert the arrays found in the images `x` to scenes, one per image."""
 
+    def plain(self, image: np.ndarray) -> np.ndarray:
+        """An image as floats in [0, 1], or an error that says why the model cannot read it."""
+        return as_float_image(image)
+
     def frame(self, image: np.ndarray) -> Frame:
         """An image as the model sees it."""
         return Frame.of(image, self.size)
@@ -144,7 +148,7 @@ class BasePredictor(ABC, Generic[S]):
 
     def overlay(self, image: np.ndarray, scene: Any) -> UInt8[np.ndarray, "height width 3"]:
         """The image with the objects marked; in this base class, the image alone."""
-        image = as_float_image(image)
+        image = self.plain(image)
         image = image[..., None] if image.ndim == 2 else image
         return np.round(255 * np.broadcast_to(image, (*image.shape[:2], 3))).astype(np.uint8)
 

@@ -189,8 +189,9 @@ def _looked_at(values: Values) -> config.RunConfig:
         raise AirsceneError(f"the folder {values['path'][0]} does not exist")
     place = str(Path(values["path"][0]).resolve())
     values["path"] = [place]
-    tiles = values.get("tile", [])
-    return look_at(Path(place)).config(place, *(tiles if len(tiles) == 1 else []))
+    tiles, channels = values.get("tile", []), values.get("channel", [])
+    seen = look_at(Path(place), *channels[:1])  # several channels: settings for the first
+    return seen.config(place, *(tiles if len(tiles) == 1 else []))
 
 
 def typed(value: Any) -> str:
