@@ -89,6 +89,10 @@ class DataConfig:
     """Folder of pictures, for the folder preset."""
     tile: int = 0
     """Side in pixels of squares cut out of the pictures of a folder (0: use whole pictures)."""
+    adapt: bool = False
+    """For a folder: let the model read pictures from other sources. When it reads a picture, it
+    measures the size of the objects, the channel with contrast, uneven light, and whether objects
+    are dark, instead of taking all this from the pictures of training."""
     truth: bool = False
     """For a folder: also train with the masks, boxes or counts beside the pictures. --labels 0.1
     uses a tenth of them; all are used if it is not given."""

@@ -45,7 +45,11 @@ def infer_picture(
     """
     if edges not in get_args(Edges):
         raise AirsceneError(f"edges must be centre, inside or all, not {edges!r}")
-    image = as_float_image(image) if seen else as_seen(image, predictor.config)
+    if seen:
+        image = as_float_image(image)
+    else:
+        config, own = predictor.intake(image)
+        image, tile = as_seen(image, config), tile or own
     if not in_rounds(predictor):
         scene = infer_tiled(predictor, image, tile, seen=True)
         usual = _usual_side(scene.objects, image.shape)
@@ -60,9 +64,17 @@ def evidence_in(predictor: Any, image: np.ndarray, edges: Edges = "centre") -> E
     """What speaks for the objects of a picture, for `confidence.calibrated`."""
     if not in_rounds(predictor):
         raise AirsceneError("only models with the difference network can be calibrated")
-    x, scale = on_canvas(predictor, as_seen(image, predictor.config))
+    x, scale = as_read(predictor, image)
     things = _things(predictor, explain(predictor.air, x), image.shape, scale)
     return _evidence(things, image.shape, edges)
+
+
+def as_read(
+    predictor: Any, image: np.ndarray
+) -> tuple[Float[np.ndarray, "height width channels"], float]:
+    """A picture as the model reads it: on the canvas of training, and its scale."""
+    config, tile = predictor.intake(image)
+    return on_canvas(predictor, as_seen(image, config), tile)
 
 
 def in_rounds(predictor: Any) -> bool:

@@ -21,7 +21,8 @@ from airscene.air.export import program
 from airscene.air.model import AIR, Inference, tight_box
 from airscene.air.picture import infer_picture
 from airscene.air.scene import Object, Scene, drawn_box
-from airscene.config import ALL, INTAKE, Edges
+from airscene.air.survey import adapted
+from airscene.config import ALL, INTAKE, Edges, ImageConfig
 from airscene.errors import AirsceneError, many
 from airscene.io.arrow import Array, Schema, Table
 from airscene.io.frames import Frame, Places, as_array, as_float_image
@@ -111,6 +112,15 @@ class Predictor(BasePredictor[Scene]):
     def confidence(self) -> Confidence:
         """How evidence becomes probability: as calibrated, or by default."""
         return Confidence(**self.note.get("confidence", {}))
+
+    def intake(self, image: np.ndarray) -> tuple[ImageConfig, int | None]:
+        """The image settings for a picture, and its tile: those of training, or measured.
+
+        A model trained with --adapt measures the picture: see `survey.adapted`.
+        """
+        if not self.note.get("data", {}).get("adapt"):
+            return self.config, None
+        return adapted(image, self.config)
 
     @property
     def reads_whole(self) -> bool:
@@ -274,7 +284,7 @@ class Predictor(BasePredictor[Scene]):
         Where the model subtracts a background or changes intensities, so does the picture: objects
         of 16-bit microscopy would be invisible otherwise.
         """
-        c = self.config
+        c, _ = self.intake(image)
         if c.level or c.flatten or c.compress or c.contrast != 1:
             seen = as_seen(image, c)
             return 1 - seen if c.invert else seen

@@ -10,14 +10,13 @@ import numpy as np
 from jaxtyping import Float, Int
 from PIL import Image
 
-from airscene.air.picture import in_picture, in_rounds, on_canvas
+from airscene.air.picture import as_read, in_picture, in_rounds
 from airscene.air.predictor import Predictor
 from airscene.air.scene import Object, Scene
 from airscene.air.whole import Round, explain
 from airscene.errors import AirsceneError
 from airscene.io.frames import as_float_image
 from airscene.io.images import read_images
-from airscene.io.intake import as_seen
 from airscene.kinds.kind import Tick, quiet
 from airscene.output.figures import outlined
 from airscene.output.film import DIM, WIDTH, Canvas, Still, movie
@@ -104,10 +103,10 @@ def told(predictor: Predictor, image: np.ndarray, name: str = "") -> Story:
     """Read a picture, and keep what each round found."""
     image = as_float_image(image)
     rounds: list[Round] = []
-    x, scale = on_canvas(predictor, as_seen(image, predictor.config))
+    x, scale = as_read(predictor, image)
     explain(predictor.air, x, watch=rounds.append)
     started = time.perf_counter()
-    x, scale = on_canvas(predictor, as_seen(image, predictor.config))
+    x, scale = as_read(predictor, image)
     scene = in_picture(predictor, explain(predictor.air, x), image.shape, scale)
     seconds = time.perf_counter() - started
     height, width = image.shape[:2]

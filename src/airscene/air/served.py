@@ -71,7 +71,7 @@ class Flat(Served):
         if self._whole(whole) or tile is not None:
             scene = infer_picture(self.predictor, image, tile, seen=seen)
         else:
-            seen_image = image if seen else as_seen(image, self.predictor.config)
+            seen_image = image if seen else as_seen(image, self.predictor.intake(image)[0])
             (scene,) = self.predictor.infer_seen([seen_image])
         answer = self._answer(scene, patches)
         if outlines:

@@ -15,7 +15,7 @@ from scipy import ndimage
 
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.presets import FOLDER
-from airscene.config import ALL, COLOURS, INTAKE
+from airscene.config import ALL, COLOURS, INTAKE, ImageConfig
 from airscene.data.folder import pictures_of
 from airscene.errors import AirsceneError, many
 from airscene.io.frames import as_floats, only_channel
@@ -60,6 +60,9 @@ ALONE = 0.9
 """A channel is chosen if it has at least this fraction of the contrast of all channels."""
 ROOM = 6.0
 """Side of a picture, in objects, from which on an uneven background can be told from objects."""
+
+LEAST_SIDE, LEAST_FOUND = 6.0, 3
+"""Smallest objects, in pixels, and fewest of them, from which a picture's settings are taken."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,25 @@ def look_at(path: Path, channel: str | None = None) -> Survey:
         raise AirsceneError(f"no file in {path} is a readable picture")
     total = len(pictures) if len(rows) == len(files) else len(files)
     return replace(survey(pictures, shapes, channel), pictures=total)
+
+
+def adapted(image: np.ndarray, config: ModelConfig) -> tuple[ImageConfig, int | None]:
+    """Image settings for a picture from another source than those of training, and its tile.
+
+    Intensities stay in units of the picture's noise, as in training, so a picture without objects
+    stays dark. If too few objects stand out, the settings of training are used.
+    """
+    try:
+        found = survey([image])
+    except AirsceneError:  # blank, for example
+        return config, None
+    if found.side < LEAST_SIDE or max(found.counts) < LEAST_FOUND:
+        return config, None
+    settings = replace(
+        config, channel=found.channel, invert=found.invert, level=True, flatten=found.flatten
+    )
+    on_canvas = config.usual_side / MARGIN
+    return settings, max(2, round(config.height * found.side / on_canvas))
 
 
 def _require_channel(name: str, image: np.ndarray, channel: str | None) -> None:

@@ -137,10 +137,10 @@ def print_result(result: dict[str, Any], measures: "Measures", console: "Console
     title = many(result["scenes"], what)
     title += f"; the model is seed {result['served_seed']}" if several else ""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=several)
-    table.add_column("", no_wrap=True)
-    table.add_column(f"seed {result['served_seed']}" if several else "", justify="right")
-    for head in ("lowest", "median", "highest") if several else ():
-        table.add_column(head, justify="right")
+    table.add_column("")
+    heads = (f"seed {result['served_seed']}", "lowest", "median", "highest") if several else ("",)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
     for name, measure in measures.items():
         if result.get(name) is None or name == "scenes":
             continue

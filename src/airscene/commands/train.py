@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 UNUSED = ("dataset", "path", "counts", "watch_counts")
 """Settings of the data that training on a folder of pictures does not use."""
-ONLY_FOLDER = ("path", "tile", "truth")
+ONLY_FOLDER = ("path", "tile", "adapt", "truth")
 """Settings of the data that only training on a folder of pictures uses."""
 
 

@@ -135,7 +135,7 @@ def _schemas() -> dict[str, Any]:
             {"patch": DATA_URL, "outline": outline},
         ),
         "Scene": _object(
-            {"count": whole, "count_posterior": NUMBERS}
+            {"count": whole, "count_interval": _list(whole, 2), "count_posterior": NUMBERS}
             | {"objects": _list(_ref("schemas", "Object")), "elbo": {"type": ["number", "null"]}}
             | {"residual": number, "height": whole, "width": whole},
             {"reconstruction": DATA_URL, "image": DATA_URL},
