@@ -33,11 +33,11 @@ def test_the_number_of_independent_things_is_that_of_enumeration() -> None:
 
 def test_the_count_is_that_of_simulated_pictures() -> None:
     """Objects that are there and count, and missed ones, drawn at random."""
-    confidence = Confidence(temperature=2.0, offset=-0.5, missed=0.1)
+    confidence = Confidence(temperature=2.0, offset=-0.5, missed=0.1, spurious=0.05)
     amount, inside = np.array([-1.0, 0.5, 3.0, 20.0]), np.array([1.0, 1.0, 0.5, 0.9])
     q = confidence.counts(Evidence(amount, inside))
     rng, many = np.random.default_rng(0), 200_000
-    chances = inside / (1 + np.exp(-(amount / 2 - 0.5)))
+    chances = 0.95 * inside / (1 + np.exp(-(amount / 2 - 0.5)))
     there = (rng.uniform(size=(many, 4)) < chances).sum(axis=1)
     drawn = np.bincount(there + rng.poisson(0.1 * chances.sum(), many), minlength=len(q)) / many
     np.testing.assert_allclose(q, drawn[: len(q)], atol=4e-3)
@@ -60,10 +60,10 @@ def test_the_interval_is_the_shortest(level: float) -> None:
 
 
 def test_calibration_finds_the_numbers_that_made_the_counts() -> None:
-    true, rng = Confidence(temperature=5.0, offset=-1.0, missed=0.08), np.random.default_rng(2)
+    true, rng = Confidence(temperature=0.3, offset=-1.0, missed=0.15), np.random.default_rng(2)
     pictures, counts = [], []
     for _ in range(150):
-        evidence = Evidence(rng.exponential(8.0, 20), np.ones(20))
+        evidence = Evidence(rng.exponential(0.5, 20), np.ones(20))
         pictures.append(evidence)
         q = true.counts(evidence).astype(float)
         counts.append(int(rng.choice(len(q), p=q / q.sum())))

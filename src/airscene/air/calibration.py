@@ -40,7 +40,7 @@ def calibrate(predictor: Predictor, folder: Path, tick: Tick) -> Calibrated:
         f"90% intervals hold the true count in {after[0]:.0%} of them (before: {before[0]:.0%}); "
         f"mean width {after[1]:.1f} (before: {before[1]:.1f})",
         f"temperature {found.temperature:.2f}, offset {found.offset:.2f}, "
-        f"missed {found.missed:.1%}",
+        f"missed {found.missed:.1%}, spurious {found.spurious:.1%}",
     ]
     return Calibrated(made, lines)
 

@@ -1,13 +1,15 @@
 """Error bars: from evidence in nats to the probability of each object and of each count.
 
-The evidence for an object is the number of nats by which it explains more than it costs. Taken at
-face value, nearly every object would be certain: neighbouring pixels are not independent, and
-drawings are not exact. So evidence is divided by a temperature before it becomes a probability.
+The evidence for an object is how much more it explains than it must, relative to the median object
+of the picture. In nats, nearly every object would be certain: neighbouring pixels are not
+independent, and drawings are not exact. So evidence is divided by a temperature before it becomes a
+probability.
 
-The count of a picture is uncertain for two more reasons. The centre of an object at the picture's
-edge may lie on either side of it, and the model misses some objects (`Confidence.missed`).
+The count of a picture is uncertain for more reasons. The centre of an object at the picture's edge
+may lie on either side of it. The model misses some objects (`Confidence.missed`), and some that it
+is sure of are no objects (`Confidence.spurious`).
 
-`calibrated` fits the three numbers of a `Confidence` to pictures with known counts.
+`calibrated` fits the numbers of a `Confidence` to pictures with known counts.
 """
 
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from airscene.errors import AirsceneError
 
 NEGLIGIBLE = 1e-4
 """Chances below this do not change the distribution of the count."""
+MOST_SPURIOUS = 0.5
 PRIOR_SD = 1.0
 """Standard deviation of the prior of each number in `calibrated`, in logarithms or logits."""
 
@@ -30,7 +33,7 @@ class Evidence(NamedTuple):
     """What speaks for the objects of a picture."""
 
     amount: Float[np.ndarray, " objects"]
-    """The evidence for each object, in units of the cost of an object."""
+    """The evidence for each object; 1 is what the median object of the picture explains."""
     inside: Float[np.ndarray, " objects"]
     """Probability that it counts by the rule for the edges of the picture."""
 
@@ -39,16 +42,18 @@ class Evidence(NamedTuple):
 class Confidence:
     """How evidence becomes probability."""
 
-    temperature: float = 2.0
-    """The evidence, in costs of an object, that raises the logit of its presence by 1."""
+    temperature: float = 0.1
+    """The evidence that raises the logit of an object's presence by 1."""
     offset: float = 0.0
     """Added to that logit: above 0 if people count things that the model finds doubtful."""
-    missed: float = 0.04
+    missed: float = 0.06
     """Expected number of objects that are missed, for each object found."""
+    spurious: float = 0.02
+    """Probability that something with overwhelming evidence is not an object."""
 
     def presence(self, amount: Float[np.ndarray, " objects"]) -> Float[np.ndarray, " objects"]:
         """The probability of each object, given the amount of evidence."""
-        return special.expit(amount / self.temperature + self.offset)
+        return (1 - self.spurious) * special.expit(amount / self.temperature + self.offset)
 
     def counts(self, evidence: Evidence) -> Float[np.ndarray, " counts"]:
         """The distribution of the number of objects in a picture."""
@@ -90,12 +95,14 @@ def calibrated(
     """
     if not pictures:
         raise AirsceneError("calibration needs at least one picture with a known count")
-    centre = np.array([np.log(start.temperature), start.offset, np.log(start.missed)])
+    rates = start.temperature, start.missed, start.spurious
+    centre = np.array([start.offset, *np.log(rates)])
 
-    def of(x: Float[np.ndarray, "3"]) -> Confidence:
-        return Confidence(float(np.exp(x[0])), float(x[1]), float(np.exp(x[2])))
+    def of(x: Float[np.ndarray, "4"]) -> Confidence:
+        temperature, missed, spurious = np.exp(x[1:]).tolist()
+        return Confidence(temperature, float(x[0]), missed, min(spurious, MOST_SPURIOUS))
 
-    def cost(x: Float[np.ndarray, "3"]) -> float:
+    def cost(x: Float[np.ndarray, "4"]) -> float:
         now, total = of(x), np.sum((x - centre) ** 2) / (2 * PRIOR_SD**2)
         for evidence, count in zip(pictures, counts, strict=True):
             q = now.counts(evidence)

@@ -65,7 +65,7 @@ def evidence_in(predictor: Any, image: np.ndarray, edges: Edges = "centre") -> E
     if not in_rounds(predictor):
         raise AirsceneError("only models with the difference network can be calibrated")
     x, scale = as_read(predictor, image)
-    things = _things(predictor, explain(predictor.air, x), image.shape, scale)
+    things = _things(explain(predictor.air, x), image.shape, scale)
     return _evidence(things, image.shape, edges)
 
 
@@ -96,7 +96,7 @@ def on_canvas(
 
 
 class Thing(NamedTuple):
-    """An object of a picture, and the evidence for it, in costs of an object."""
+    """An object of a picture, and the evidence for it."""
 
     object: Object
     amount: float
@@ -111,7 +111,7 @@ def in_picture(
 ) -> Scene:
     """The objects that count, in pixels of the picture and in reading order."""
     height, width = shape[:2]
-    things = _things(predictor, found, shape, scale)
+    things = _things(found, shape, scale)
     evidence, confidence = _evidence(things, shape, edges), predictor.confidence
     presence = confidence.presence(evidence.amount)
     objects = tuple(
@@ -124,16 +124,16 @@ def in_picture(
     return Scene(height, width, channels, objects, posterior, nan, found.residual)
 
 
-def _things(predictor: Any, found: Explained, shape: tuple[int, ...], scale: float) -> list[Thing]:
+def _things(found: Explained, shape: tuple[int, ...], scale: float) -> list[Thing]:
     """The objects that can be seen in the picture, in reading order, without slivers."""
     height, width = shape[:2]
-    things, cost = [], max(predictor.config.object_cost, 1.0)
-    for nats, where, what, patch in zip(*found[:4], strict=True):
+    things = []
+    for amount, where, what, patch in zip(*found[:4], strict=True):
         side, x, y = (where / scale).tolist()
         one = Object(0.0, (side, x, y), what, patch, (0.0, 0.0, 0.0, 0.0))
         box = one.mask_box(height, width)
         if box is not None:
-            things.append(Thing(replace(one, box=box), float(nats) / cost))
+            things.append(Thing(replace(one, box=box), float(amount)))
     things.sort(key=lambda thing: (thing.object.box[1], thing.object.box[0]))
     return _without_slivers(things, height, width)
 

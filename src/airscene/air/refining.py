@@ -20,6 +20,8 @@ SUSPICIOUS = 0.3
 """The share of objects, those with the most unusual codes, that may be divided into two."""
 FAINT = 0.15
 """An object must explain at least this fraction of what the median object of the picture does."""
+LOGIT = 0.1
+"""Evidence for each unit of the network's logit, where nothing else is known."""
 SECOND, WHERE = 0.5, 8.0
 """Price of a second object in a window: this fraction of `object_cost`, and the nats of its place
 and size. What is bright enough for one object is hardly dirt, which the full cost is meant for."""
@@ -33,7 +35,7 @@ class Refined(NamedTuple):
     rows: Any
     """A `Found` of NumPy arrays."""
     evidence: Float[np.ndarray, " objects"]
-    """The nats by which each object explains more than it costs."""
+    """How much more each object explains than it must; 1 is what the median object explains."""
     left: Float[np.ndarray, "height width channels"]
     """What all objects leave unexplained."""
 
@@ -45,11 +47,12 @@ def refined(air: AIR, left: Float[np.ndarray, "height width channels"], rows: An
     rows: a `Found` of NumPy arrays.
     """
     if air.config.likelihood != "gaussian" or air.config.saturate:
-        nats = air.config.object_cost * rows.logit  # drawings do not simply add up
-        return Refined(rows, nats, left)
+        return Refined(rows, LOGIT * rows.logit, left)  # drawings do not simply add up
     rest = Rest(air, left)
     rows, second = _divided(rest, _needed(rest, rows))
-    evidence = np.minimum(rest.gains(rows) - air.config.object_cost, second)
+    gains = rest.gains(rows)
+    beyond = np.minimum(gains - rest.least(gains), second)
+    evidence = beyond / max(median(gains), 1.0)
     inside = rest.left[rest.crop : -rest.crop, rest.crop : -rest.crop]
     return Refined(rows, evidence, inside)
 
@@ -90,9 +93,18 @@ class Rest:
         explained = np.sum((part + y) ** 2) - np.sum(part**2)
         return float(explained / (2 * self.air.config.likelihood_sd**2) - rows.kl_what[i])
 
+    def least(self, gains: Float[np.ndarray, " objects"]) -> float:
+        """The gain that an object must have: more than it costs, and than very faint objects."""
+        return max(self.air.config.object_cost, FAINT * median(gains))
+
     def gains(self, rows: Any) -> Float[np.ndarray, " objects"]:
         """The gain of each object."""
         return np.array([self.gain(rows, i) for i in range(len(rows.logit))])
+
+
+def median(gains: Float[np.ndarray, " objects"]) -> float:
+    """The gain of the median object; 0 if there is none."""
+    return float(np.median(gains)) if len(gains) else 0.0
 
 
 def _needed(rest: Rest, rows: Any) -> Any:
@@ -101,7 +113,7 @@ def _needed(rest: Rest, rows: Any) -> Any:
     The least useful object goes first: others become more useful once it is gone.
     """
     gains, gone = rest.gains(rows), []
-    least = max(rest.air.config.object_cost, FAINT * np.median(gains)) if len(gains) else 0.0
+    least = rest.least(gains)
     for i in np.argsort(gains).tolist():
         if gains[i] < least and rest.gain(rows, i) < least:
             rest.part(rows.where[i])[...] += rest.drawing(rows, i)

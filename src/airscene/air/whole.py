@@ -35,7 +35,7 @@ class Explained(NamedTuple):
     """All objects of a picture, in canvas pixels."""
 
     evidence: Float[np.ndarray, " objects"]
-    """The nats by which each object explains more than it costs."""
+    """How much more each object explains than it must; 1 is what the median object explains."""
     where: Float[np.ndarray, "objects 3"]
     z_what: Float[np.ndarray, "objects codes"]
     y_att: Float[np.ndarray, "objects side side channels"]
