@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DESCRIPTIONS = {
     "digits": "Handwritten digits, white on black; trained on images with up to two.",
     "digits-difference": "Handwritten digits; can count more of them than a training image had.",
+    "cells": "Light, compact cells or nuclei on a dark background, of any size and number.",
     "sprites": "Red circles, green squares and blue diamonds that may overlap.",
     "omniglot": "Handwritten characters of any alphabet, split into strokes and pieces.",
     "objects": "A cube, a sphere or a cylinder on a table, from a 3D renderer.",
@@ -27,7 +28,7 @@ DESCRIPTIONS = {
 """What the bundled models see."""
 
 P = TypeVar("P", bound=BasePredictor)
-AIRName = Literal["digits", "digits-difference", "sprites", "omniglot"]
+AIRName = Literal["cells", "digits", "digits-difference", "sprites", "omniglot"]
 InverseName = Literal["objects", "tabletop", "tabletop-camera"]
 
 

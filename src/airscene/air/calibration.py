@@ -36,7 +36,7 @@ def calibrate(predictor: Predictor, folder: Path, tick: Tick) -> Calibrated:
     made = Predictor(predictor.air, predictor.note | {"confidence": asdict(found)})
     before, after = (_held(c, evidence, counts) for c in (predictor.confidence, found))
     lines = [
-        f"fitted to {many(len(counts), 'picture or crop')} with {many(sum(counts), 'object')}",
+        f"fitted to {many(len(counts), 'count')} of pictures or crops, {sum(counts):,} objects",
         f"90% intervals hold the true count in {after[0]:.0%} of them (before: {before[0]:.0%}); "
         f"mean width {after[1]:.1f} (before: {before[1]:.1f})",
         f"temperature {found.temperature:.2f}, offset {found.offset:.2f}, "
