@@ -10,7 +10,16 @@ from PIL import Image
 from scipy import stats
 
 import airscene
-from airscene.air.confidence import Confidence, Evidence, calibrated, independent, interval
+from airscene.air.confidence import (
+    ONE_MORE,
+    VARIES,
+    Confidence,
+    Evidence,
+    calibrated,
+    coverage,
+    independent,
+    interval,
+)
 from airscene.air.picture import _margin
 from airscene.air.predictor import Predictor
 from airscene.air.scene import Object
@@ -37,9 +46,11 @@ def test_the_count_is_that_of_simulated_pictures() -> None:
     amount, inside = np.array([-1.0, 0.5, 3.0, 20.0]), np.array([1.0, 1.0, 0.5, 0.9])
     q = confidence.counts(Evidence(amount, inside))
     rng, many = np.random.default_rng(0), 200_000
-    chances = 0.95 * inside / (1 + np.exp(-(amount / 2 - 0.5)))
-    there = (rng.uniform(size=(many, 4)) < chances).sum(axis=1)
-    drawn = np.bincount(there + rng.poisson(0.1 * chances.sum(), many), minlength=len(q)) / many
+    chances = inside / (1 + np.exp(-(amount / 2 - 0.5)))
+    right = 1 - 0.05 * rng.choice(VARIES, (many, 1))
+    there = (rng.uniform(size=(many, 4)) < right * chances).sum(axis=1)
+    rate = 0.1 * (right[:, 0] * chances.sum() + ONE_MORE) * rng.choice(VARIES, many)
+    drawn = np.bincount(there + rng.poisson(rate), minlength=len(q)) / many
     np.testing.assert_allclose(q, drawn[: len(q)], atol=4e-3)
 
 
@@ -74,11 +85,27 @@ def test_calibration_finds_the_numbers_that_made_the_counts() -> None:
     ]
     assert means[0] == pytest.approx(means[1], abs=0.35)
     assert abs(means[2] - means[1]) > 1  # the default is wrong for these
-    held = []
-    for evidence, count in zip(pictures, counts, strict=True):
-        low, high = interval(found.counts(evidence), 0.9)
-        held.append(low <= count <= high)
-    assert 0.85 <= np.mean(held) <= 0.98
+    held, _ = coverage([interval(found.counts(one), 0.9) for one in pictures], counts)
+    assert 0.85 <= held <= 0.98
+
+
+@pytest.mark.parametrize("true", [10, 45])
+def test_calibration_finds_its_way_from_far_off(true: int) -> None:
+    """Thirty objects are found wherever there are 10, or 45."""
+    pictures = [Evidence(np.full(30, 0.8), np.ones(30))] * 20
+    found = calibrated(pictures, [true] * 20, Confidence())
+    held, _ = coverage([interval(found.counts(one), 0.9) for one in pictures], [true] * 20)
+    assert held == 1
+
+
+@pytest.mark.parametrize("n", [1, 30, 1_000])
+def test_the_count_lies_in_its_own_interval(n: int) -> None:
+    low, high = interval(Confidence().counts(Evidence(np.full(n, 0.8), np.ones(n))), 0.9)
+    assert low <= n <= high
+
+
+def test_coverage_is_counted() -> None:
+    assert coverage([(1, 3), (5, 5), (0, 9)], [3, 4, 0]) == (2 / 3, (2 + 0 + 9) / 3)
 
 
 def thing(box: tuple[float, float, float, float]) -> Object:
@@ -123,6 +150,11 @@ def test_a_calibrated_model_is_surer_where_it_was_right(
     assert "name the file to write with --out" in capsys.readouterr().err
     assert main([*command, "--out", str(out)]) == 0
     assert "90% intervals hold" in capsys.readouterr().out
+    picture = counted / "0.png"
+    before_all = picture.read_bytes()
+    assert main([*command, "--out", str(picture)]) == 2
+    assert "--out must end in .safetensors" in capsys.readouterr().err
+    assert picture.read_bytes() == before_all
     usual, sure = airscene.load("digits-difference"), airscene.load(str(out))
     assert isinstance(sure, Predictor)
     assert sure.confidence != usual.confidence
@@ -139,7 +171,16 @@ def test_eval_says_how_often_the_interval_holds(counted: Path, tmp_path: Path) -
     out = tmp_path / "out"
     assert main(["eval", "digits-difference", "--data", str(counted), "--out", str(out)]) == 0
     result = json.loads((out / "result.json").read_text())
-    assert 0 <= result["interval_coverage"] <= 1 and result["interval_width"] >= 0
+    model = airscene.load("digits-difference")
+    images = [np.asarray(Image.open(counted / f"{i}.png")) for i in range(3)]
+    ends = [scene.count_interval() for scene in model.infer(images)]
+    true = [sum(line.startswith(f"{i}.png") for line in boxes_of(counted)) for i in range(3)]
+    expected = coverage(ends, true)
+    assert (result["interval_coverage"], result["interval_width"]) == pytest.approx(expected)
+
+
+def boxes_of(folder: Path) -> list[str]:
+    return (folder / "boxes.csv").read_text().splitlines()[1:]
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys) -> None:
@@ -149,7 +190,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys) -> None:
     assert "nothing is known about the pictures" in capsys.readouterr().err
     gone = str(tmp_path / "gone")
     assert main(["calibrate", "digits-difference", "--data", gone, "--out", out]) == 2
-    assert "does not exist" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
     assert main(["calibrate", "objects", "--data", str(tmp_path), "--out", out]) == 2
     assert "no error bars" in capsys.readouterr().err
     assert not Path(out).exists()

@@ -300,8 +300,8 @@ def test_rounds_add_up_to_the_scene(large: Path) -> None:
 @writes
 def test_the_film_of_a_picture_shows_its_rounds(large: Path, tmp_path: Path, capsys) -> None:
     assert main(["film", "digits-difference", str(large), "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'rounds.mp4'}\n"
-    frames, about = decoded(tmp_path / "rounds.mp4")
+    assert capsys.readouterr().out == f"{tmp_path / f'rounds-{large.stem}.mp4'}\n"
+    frames, about = decoded(tmp_path / f"rounds-{large.stem}.mp4")
     assert frames.shape[1:] == (HEIGHT, WIDTH, 3) and about["fps"] == 24
     assert 4 < len(frames) / 24 < 20
     assert not has_colour(frames[0], 0), "the picture alone"
@@ -323,7 +323,7 @@ def test_any_shape_of_picture_fits(tmp_path: Path) -> None:
 def test_the_film_of_a_picture_loops_on_a_web_page(large: Path, tmp_path: Path) -> None:
     words = ["film", "digits-difference", str(large), "--format", "gif", "--out", str(tmp_path)]
     assert main(words) == 0
-    with Image.open(tmp_path / "rounds.gif") as film:
+    with Image.open(tmp_path / f"rounds-{large.stem}.gif") as film:
         assert film.size == (WIDTH // 2, HEIGHT // 2) and getattr(film, "n_frames") > 5  # noqa: B009
 
 

@@ -13,6 +13,23 @@ from airscene.data.downloads import given
 
 
 @pytest.mark.long
+def test_the_bundled_model_counts_at_once(tmp_path: Path) -> None:
+    """Frames that it was not trained on, with the figures of its card."""
+    data = given("pictures")
+    if data is None:
+        pytest.skip("AIRSCENE_DATA does not say where the pictures lie")
+    for file in (f"0{i}{end}.tif" for i in range(6, 10) for end in ("", "_masks")):
+        shutil.copyfile(data / "hela" / file, tmp_path / file)
+    out = tmp_path / "out"
+    test = ["--data", str(tmp_path), "--edges", "inside", "--out", str(out)]
+    assert main(["eval", "cells", *test]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert result["mask_f1"] == pytest.approx(0.926, abs=0.005)
+    assert result["centre_f1"] == pytest.approx(0.942, abs=0.005)
+    assert result["count_error"] == pytest.approx(0.014, abs=0.005)
+
+
+@pytest.mark.long
 def test_nuclei_of_a_film(tmp_path: Path, optimised) -> None:
     """Trained on four frames without their masks, for half of the default steps."""
     data = given("pictures")

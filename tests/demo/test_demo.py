@@ -194,6 +194,7 @@ def test_models_are_listed_with_digits_first(api: Any) -> None:
     listed = api.get("/models").json()
     assert [model["name"] for model in listed] == [
         "digits",
+        "cells",
         "digits-difference",
         "objects",
         "omniglot",
@@ -486,7 +487,7 @@ def test_an_unknown_model_is_answered_with_the_names(api: Any) -> None:
     answer = api.post("/infer?model=cats", content=b"", headers=PNG)
     assert answer.status_code == 404
     said, names = answer.json()["error"].split("; available: ")
-    assert said == "no model 'cats'" and names.startswith("digits, digits-difference, objects, ")
+    assert said == "no model 'cats'" and names.startswith("digits, cells, digits-difference, ")
 
 
 def test_pages_of_others_are_turned_away(api: Any, models: dict[str, Served]) -> None:

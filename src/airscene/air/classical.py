@@ -91,7 +91,12 @@ def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, An
             f"a comparison with classical methods needs the model's training pictures, but {why}"
         )
     channel = predictor.config.channel
-    evaluator, training = (PictureEvaluator(path, edges, channel) for path in (folder, trained_on))
+    evaluator = PictureEvaluator(folder, edges, channel)
+    try:
+        training = PictureEvaluator(trained_on, edges, channel)
+    except AirsceneError as error:
+        why = "classical methods are tuned on the pictures that the model was trained on, but"
+        raise AirsceneError(f"{why} {error}") from None
     config, side = _intake([known.image for known in training.pictures], channel)
     tests, trains = (_prepared(e.pictures, config) for e in (evaluator, training))
     methods, pictures = _methods(side), many(len(tests) + len(trains), "picture")

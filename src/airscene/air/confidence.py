@@ -13,7 +13,7 @@ is sure of are no objects (`Confidence.spurious`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,12 @@ from airscene.errors import AirsceneError
 NEGLIGIBLE = 1e-4
 """Chances below this do not change the distribution of the count."""
 MOST_SPURIOUS = 0.5
+VARIES = (0.25, 1.0, 1.75)
+"""How the rates of missed and of spurious objects vary between pictures, as factors."""
+ONE_MORE = 0.3
+"""Objects that a picture without any may have, as far as `Confidence.missed` goes."""
+FAR = 1e-4
+"""Probability of a count that nothing explains, for calibration."""
 PRIOR_SD = 1.0
 """Standard deviation of the prior of each number in `calibrated`, in logarithms or logits."""
 
@@ -46,9 +52,9 @@ class Confidence:
     """The evidence that raises the logit of an object's presence by 1."""
     offset: float = 0.0
     """Added to that logit: above 0 if people count things that the model finds doubtful."""
-    missed: float = 0.06
+    missed: float = 0.05
     """Expected number of objects that are missed, for each object found."""
-    spurious: float = 0.02
+    spurious: float = 0.03
     """Probability that something with overwhelming evidence is not an object."""
 
     def presence(self, amount: Float[np.ndarray, " objects"]) -> Float[np.ndarray, " objects"]:
@@ -57,12 +63,17 @@ class Confidence:
 
     def counts(self, evidence: Evidence) -> Float[np.ndarray, " counts"]:
         """The distribution of the number of objects in a picture."""
-        chances = self.presence(evidence.amount) * evidence.inside
-        present = independent(chances[chances > NEGLIGIBLE])
-        rate = self.missed * float(chances.sum())
-        more = np.arange(int(stats.poisson.isf(NEGLIGIBLE, rate)) + 1)
-        both = np.convolve(present, stats.poisson.pmf(more, rate))
-        return (both / both.sum()).astype(np.float32)
+        mixed = np.zeros(1)
+        for spurious in VARIES:
+            one = replace(self, spurious=min(spurious * self.spurious, MOST_SPURIOUS))
+            chances = one.presence(evidence.amount) * evidence.inside
+            present = independent(chances[chances > NEGLIGIBLE])
+            rate = self.missed * (float(chances.sum()) + ONE_MORE)
+            for missed in VARIES:
+                most = int(stats.poisson.isf(NEGLIGIBLE, missed * rate))
+                more = stats.poisson.pmf(np.arange(most + 1), missed * rate)
+                mixed = _added(mixed, np.convolve(present, more))
+        return (mixed / mixed.sum()).astype(np.float32)
 
 
 def independent(chances: Float[np.ndarray, " objects"]) -> Float[np.ndarray, " counts"]:
@@ -71,6 +82,12 @@ def independent(chances: Float[np.ndarray, " objects"]) -> Float[np.ndarray, " c
     for p in chances:
         q = np.convolve(q, [1 - p, p])
     return q
+
+
+def _added(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sum of two arrays that may differ in length."""
+    size = max(len(a), len(b))
+    return np.pad(a, (0, size - len(a))) + np.pad(b, (0, size - len(b)))
 
 
 def interval(posterior: Float[np.ndarray, " counts"], level: float) -> tuple[int, int]:
@@ -84,6 +101,20 @@ def interval(posterior: Float[np.ndarray, " counts"], level: float) -> tuple[int
     held = below[ends] - below[starts]
     best = np.lexsort((-held, ends - starts))[0]
     return int(starts[best]), int(ends[best]) - 1
+
+
+def coverage(intervals: Sequence[tuple[int, int]], counts: Sequence[int]) -> tuple[float, float]:
+    """How often intervals hold the true counts, and their mean width."""
+    ends, true = np.array(intervals).reshape(-1, 2), np.array(counts)
+    held = (ends[:, 0] <= true) & (true <= ends[:, 1])
+    return float(held.mean()), float(np.diff(ends, axis=1).mean())
+
+
+def _log_probability(q: Float[np.ndarray, " counts"], count: int) -> float:
+    """Log q(count). Where q is 0, a slope leads back to the likely counts."""
+    mean = float(q @ np.arange(len(q)))
+    tail = FAR * np.exp(-abs(count - mean) / max(np.sqrt(mean), 1.0))
+    return float(np.log((q[count] if count < len(q) else 0.0) + max(tail, 1e-300)))
 
 
 def calibrated(
@@ -105,8 +136,7 @@ def calibrated(
     def cost(x: Float[np.ndarray, "4"]) -> float:
         now, total = of(x), np.sum((x - centre) ** 2) / (2 * PRIOR_SD**2)
         for evidence, count in zip(pictures, counts, strict=True):
-            q = now.counts(evidence)
-            total -= np.log(max(float(q[count]) if count < len(q) else 0.0, 1e-12))
+            total -= _log_probability(now.counts(evidence), count)
         return float(total)
 
     best = optimize.minimize(cost, centre, method="Nelder-Mead", options={"maxfev": 400})

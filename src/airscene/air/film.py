@@ -61,7 +61,10 @@ def films(
         model = pick(run.state().model, chosen_seed(run, index))
         predictor = Predictor(model, predictor.note)
     if r.picture is not None:
-        image, path = one_picture(predictor, r.picture), r.out / f"rounds.{r.form}"
+        image = one_picture(predictor, r.picture)
+        path = r.out / f"rounds-{r.picture.stem}.{r.form}"
+        if path.exists() and path.samefile(r.picture):
+            raise AirsceneError(f"{path} is the input and would be replaced: choose another --out")
         with bar(path.name) as tick:
             rounds_film(predictor, image, path, f"{r.name}  {r.picture.name}", tick)
         yield path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airscene.air.config import TRACEABLE, ModelConfig, TrainConfig
 from airscene.air.presets import PRESETS
-from airscene.config import Preset, RunConfig, flat, from_dict
+from airscene.config import Edges, Preset, RunConfig, flat, from_dict
 from airscene.errors import AirsceneError
 from airscene.kinds.evaluation import Evaluation, Evaluator, Question
 from airscene.kinds.kind import Calibrated, FilmRequest, Kind, Report, Tick
@@ -122,14 +122,16 @@ class AIRKind(Kind):
             raise AirsceneError(f"the folder {question.data} does not exist")
         return compare(model, question.data, question.edges)
 
-    def calibrate(self, predictor: "Predictor", folder: Path, tick: Tick) -> Calibrated:
+    def calibrate(
+        self, predictor: "Predictor", folder: Path, edges: Edges, tick: Tick
+    ) -> Calibrated:
         """Fit the error bars of a model to the pictures of a folder with known objects."""
         from airscene.air.calibration import calibrate
         from airscene.air.pictures import is_folder
 
         if not is_folder(str(folder)):
-            raise AirsceneError(f"the folder {folder} does not exist")
-        return calibrate(predictor, folder, tick)
+            raise AirsceneError(f"{folder} is not a folder")
+        return calibrate(predictor, folder, edges, tick)
 
     def served(self, name: str, predictor: "Predictor", description: str) -> "Flat":
         """A model of 2D scenes behind HTTP."""

@@ -14,6 +14,7 @@ from scipy import stats
 
 from airscene.air.confidence import Evidence, independent
 from airscene.air.cores import DifferenceCore
+from airscene.air.matching import box_overlap
 from airscene.air.scene import Object, Scene
 from airscene.air.tiling import infer_tiled, tile_size
 from airscene.air.whole import Explained, explain
@@ -22,8 +23,10 @@ from airscene.errors import AirsceneError
 from airscene.io.frames import as_float_image, resized, with_channels
 from airscene.io.intake import as_seen
 
-SLIVER = 0.75
+LEAST_VISIBLE = 0.75
 """An object of whose mask others leave less than this fraction to see is not counted."""
+MOST_CANVAS = 100_000_000
+"""Most pixels of a picture at the scale of training."""
 ASTRAY = 0.1
 """Standard deviation of the place of an object, relative to its window."""
 
@@ -92,6 +95,11 @@ def on_canvas(
     if scale == 1:
         return seen, scale
     height, width = (max(1, round(scale * side)) for side in seen.shape[:2])
+    if height * width > MOST_CANVAS:
+        raise AirsceneError(
+            f"at this scale, the picture would have {width:,}x{height:,} pixels, more than "
+            f"{MOST_CANVAS:,}: choose a larger --tile-size"
+        )
     return resized(seen, height, width).clip(0, 1), scale
 
 
@@ -148,14 +156,25 @@ def _evidence(things: list[Thing], shape: tuple[int, ...], edges: Edges) -> Evid
 
 
 def _without_slivers(things: list[Thing], height: int, width: int) -> list[Thing]:
-    """The objects of which others leave more to see than a sliver."""
-    if not things:
-        return []
-    objects, none = tuple(thing.object for thing in things), np.ones(1, np.float32)
-    scene = Scene(height, width, 1, objects, none, 0.0, 0.0)
-    seen = np.bincount(scene.label_image().ravel(), minlength=len(things) + 1)[1:]
-    whole = [thing.mask(height, width)[1].sum() for thing in objects]
-    return [t for t, a, b in zip(things, seen, whole, strict=True) if a >= SLIVER * b]
+    """The objects of which others leave enough to see; of two that hide each other, one stays."""
+    while things:
+        visible = _visible([thing.object for thing in things], height, width)
+        worst = np.flatnonzero(visible < LEAST_VISIBLE)
+        worst = worst[np.argsort(visible[worst], kind="stable")]
+        boxes = np.array([things[i].object.box for i in worst]).reshape(-1, 4)
+        touching = np.tril(box_overlap(boxes, boxes) > 0, -1).any(axis=1)
+        gone = set(worst[~touching].tolist())
+        if not gone:
+            break
+        things = [thing for i, thing in enumerate(things) if i not in gone]
+    return things
+
+
+def _visible(objects: list[Object], height: int, width: int) -> Float[np.ndarray, " objects"]:
+    """The fraction of each object's mask that no brighter object covers."""
+    scene = Scene(height, width, 1, tuple(objects), np.ones(1, np.float32), 0.0, 0.0)
+    seen = np.bincount(scene.label_image().ravel(), minlength=len(objects) + 1)[1:]
+    return seen / [thing.mask(height, width)[1].sum() for thing in objects]
 
 
 def _margin(thing: Object, shape: tuple[int, ...], edges: Edges, usual: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
+from airscene.air.confidence import coverage
 from airscene.air.matching import (
     Pairing,
     average_precision,
@@ -103,14 +104,10 @@ class PictureEvaluator(Evaluator):
         else:
             scenes = predictor.infer_batch(images)
         truths = [known.truth for known in self.pictures]
-        ends = np.array([scene.count_interval() for scene in scenes])
-        true = np.array([truth.count for truth in truths])
-        held = (ends[:, 0] <= true) & (true <= ends[:, 1])
-        coverage = {
-            "interval_coverage": float(held.mean()),
-            "interval_width": float(np.diff(ends, axis=1).mean()),
-        }
-        return Evaluation(figures(scenes, truths) | coverage)
+        ends = [scene.count_interval() for scene in scenes]
+        held, width = coverage(ends, [truth.count for truth in truths])
+        bars = {"interval_coverage": held, "interval_width": width}
+        return Evaluation(figures(scenes, truths) | bars)
 
     @property
     def about(self) -> dict[str, Any]:

@@ -253,7 +253,7 @@ class Predictor(BasePredictor[Scene]):
 
     def doubt(self, image: np.ndarray, scene: Scene, tiled: bool) -> str | None:
         """A warning if the picture is far too large, mostly light, or poorly explained."""
-        c, doubts = self.config, []
+        (c, _), doubts = self.intake(image), []
         if not tiled and max(scene.height / c.height, scene.width / c.width) > REDUCED:
             size, canvas = f"{scene.width}x{scene.height}", f"{c.width}x{c.height}"
             doubts.append(f"reduced from {size} to {canvas} pixels; --whole works at full scale")

@@ -15,7 +15,6 @@ from airscene.air.predictor import Predictor
 from airscene.air.scene import Object, Scene
 from airscene.air.whole import Round, explain
 from airscene.errors import AirsceneError
-from airscene.io.frames import as_float_image
 from airscene.io.images import read_images
 from airscene.kinds.kind import Tick, quiet
 from airscene.output.figures import outlined
@@ -80,7 +79,8 @@ def one_picture(predictor: Predictor, source: Path) -> np.ndarray:
         raise AirsceneError(f"{source}: {error}") from None
     if len(images) != 1:
         raise AirsceneError(f"{source} has {len(images)} images: a film shows one picture")
-    return as_float_image(images[0])
+    predictor.plain(images[0])  # an error if the picture has no such channel
+    return images[0]
 
 
 def rounds_film(
@@ -101,7 +101,6 @@ def rounds_film(
 
 def told(predictor: Predictor, image: np.ndarray, name: str = "") -> Story:
     """Read a picture, and keep what each round found."""
-    image = as_float_image(image)
     rounds: list[Round] = []
     x, scale = as_read(predictor, image)
     explain(predictor.air, x, watch=rounds.append)

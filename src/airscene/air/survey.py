@@ -204,20 +204,22 @@ def look_at(path: Path, channel: str | None = None) -> Survey:
 def adapted(image: np.ndarray, config: ModelConfig) -> tuple[ImageConfig, int | None]:
     """Image settings for a picture from another source than those of training, and its tile.
 
-    Intensities stay in units of the picture's noise, as in training, so a picture without objects
-    stays dark. If too few objects stand out, the settings of training are used.
+    Compressed intensities stay in units of the picture's noise, as in training, so a picture
+    without objects stays dark. If few objects stand out, they have the size of training.
     """
+    free = config.channels == 1 and config.channel == ALL
     try:
-        found = survey([image])
+        found = survey([image], channel=None if free else config.channel)
     except AirsceneError:  # blank, for example
-        return config, None
+        return replace(config, level=True), None
+    settings = replace(config, channel=found.channel, invert=found.invert, level=True)
+    if not config.compress:
+        settings = replace(settings, contrast=found.contrast)
     if found.side < LEAST_SIDE or max(found.counts) < LEAST_FOUND:
-        return config, None
-    settings = replace(
-        config, channel=found.channel, invert=found.invert, level=True, flatten=found.flatten
-    )
+        return settings, None
     on_canvas = config.usual_side / MARGIN
-    return settings, max(2, round(config.height * found.side / on_canvas))
+    tile = max(2, round(config.height * found.side / on_canvas))
+    return replace(settings, flatten=found.flatten), tile
 
 
 def _require_channel(name: str, image: np.ndarray, channel: str | None) -> None:

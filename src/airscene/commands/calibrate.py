@@ -6,6 +6,7 @@ from typing import Annotated
 
 from airscene.commands.help import Help
 from airscene.commands.options import parse, progress_bar
+from airscene.config import Edges
 from airscene.io.cache import use_compilation_cache
 
 HELP = Help(
@@ -28,20 +29,27 @@ def calibrate(argv: list[str]) -> int:
         data: Path
         """Folder of pictures with known objects: counts.csv (file, count), boxes.csv or
         NAME_masks.tif, as for `airscene eval --data`."""
+        edges: Edges = "centre"
+        """Which objects at the edge of a picture the truth counts. centre: those whose centre lies
+        in the picture; inside: those that the edge does not cut; all: every one."""
         out: Path | None = None
-        """Weights file to write (default: the model's own file, whose arrays stay the same)."""
+        """Weights file to write, such as sure.safetensors (default: the model's own file; only its
+        error bars change)."""
 
     options = parse(Calibrate, "airscene calibrate", argv, HELP)
     use_compilation_cache()
     from airscene.errors import AirsceneError
+    from airscene.io import weights
     from airscene.models import bundled, load, resolve
     from airscene.registry import KINDS
 
     if options.out is None and options.model in bundled():
         raise AirsceneError(f"{options.model} is bundled: name the file to write with --out")
+    if options.out is not None and options.out.suffix != weights.SUFFIX:
+        raise AirsceneError(f"--out must end in {weights.SUFFIX}, not {options.out.name!r}")
     predictor = load(options.model)
     with progress_bar("calibrating") as tick:
-        made = KINDS.find(predictor.kind).calibrate(predictor, options.data, tick)
+        made = KINDS.find(predictor.kind).calibrate(predictor, options.data, options.edges, tick)
     path = options.out or resolve(options.model)
     made.predictor.save(path)
     for line in made.lines:

@@ -12,7 +12,7 @@ from airscene.io.cache import use_compilation_cache
 HELP = Help(
     "Write two films. live.mp4 shows the model at work on moving objects, with the time that each "
     "image takes. training.mp4 shows how a run learned, if it was trained with --snapshots. With a "
-    "picture, write rounds.mp4: how the model explains that picture, round after round.",
+    "picture, write rounds-PICTURE.mp4: how the model explains that picture, round after round.",
     examples=("film digits", "film runs/filmed --seconds 10", "film runs/cells cells.tif"),
     values={"data": "NAME|FOLDER"},
 )

@@ -54,8 +54,8 @@ def infer(argv: list[str]) -> int:
         hdfs://)."""
         format: Literal["jsonl", "csv", "parquet"] | None = None
         """jsonl: one line of JSON for each image, with everything. csv: one row for each image,
-        with its count and boxes. parquet: a table of the JSON fields (needs pyarrow). By default,
-        the ending of --out decides; otherwise jsonl."""
+        with its count, the 90% interval of the count (low, high) and boxes. parquet: a table of the
+        JSON fields (needs pyarrow). By default, the ending of --out decides; otherwise jsonl."""
         out: str | None = None
         """File to write (default: standard output). A name that ends in .jsonl, .json, .csv,
         .parquet or .txt is a file, and so is any name with --format jsonl or csv. Any other name,

@@ -46,14 +46,14 @@ def _lines(file: Any) -> Add:
 def _rows(file: Any) -> Add:
     """Write one row per image; objects are `x0 y0 x1 y1` or `kind x y angle`, separated by `;`."""
     table = csv.writer(file, lineterminator="\n")
-    table.writerow(["file", "count", "probability", "residual", "objects", "low", "high"])
+    table.writerow(["file", "count", "low", "high", "probability", "residual", "objects"])
 
     def add(name: str, scene: Any) -> None:
         values, objects = scene.to_dict(), "; ".join(scene.brief())
         posterior = values.get("count_posterior", [])
         sure = posterior[scene.count] if scene.count < len(posterior) else ""
         ends = values.get("count_interval", ["", ""])
-        table.writerow([name, scene.count, sure, values.get("residual", ""), objects, *ends])
+        table.writerow([name, scene.count, *ends, sure, values.get("residual", ""), objects])
         if file is sys.stdout:
             file.flush()
 

@@ -36,12 +36,18 @@ def folder_scenes(request: Request) -> Scenes:
     data, path = request.data, Path(request.data.path)
     if not data.path:
         raise AirsceneError(
-            "'folder' is not the name of a data set: give the path of your folder of pictures"
+            "'folder' is not the name of a data set: give the path of your folder of pictures "
+            "(eval, film: --data FOLDER)"
         )
     if not path.is_dir():
         raise AirsceneError(f"the folder {path} does not exist")
     if data.tile:
         return _crops(request, path)
+    if data.adapt:
+        raise AirsceneError(
+            "--adapt needs pictures that are cut into tiles; these are small enough to be used "
+            "whole: leave it out, or choose a --tile"
+        )
     made = as_scenes(path, request.model, truth=data.truth)
     if len(made) < LEAST:
         raise AirsceneError(

@@ -102,6 +102,8 @@ def read_masks(path: Path, shape: tuple[int, ...]) -> Int[np.ndarray, "height wi
     if masks.shape != tuple(shape[:2]):
         mine, other = (f"{width}x{height}" for height, width in (masks.shape, shape[:2]))
         raise AirsceneError(f"{path} has {mine} pixels, but its picture has {other}")
+    if masks.min(initial=0) < 0:
+        raise AirsceneError(f"{path} has negative numbers; expected 0 for the background and up")
     if np.issubdtype(masks.dtype, np.floating) and np.any(masks != np.round(masks)):
         raise AirsceneError(f"{path} must have whole numbers: one for each object")
     if len(np.unique(masks[masks > 0])) == 1 and cast(Any, ndimage.label(masks))[1] > 1:

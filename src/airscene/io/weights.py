@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 from airscene.errors import AirsceneError
 from airscene.io.files import atomic, reason
 
+SUFFIX = ".safetensors"
 FORMAT_VERSION = 6
 UNCHECKED = 5
 """The earlier version that can still be read. Its files have no digests."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airscene.config import Preset, RunConfig
+from airscene.config import Edges, Preset, RunConfig
 from airscene.errors import AirsceneError
 from airscene.kinds.evaluation import Evaluation, Evaluator, Question
 from airscene.output.measures import Measures
@@ -151,7 +151,7 @@ class Kind(ABC):
 
     # --- Optional features ------------------------------------------------------------------
 
-    def calibrate(self, predictor: Any, folder: Path, tick: Tick) -> Calibrated:
+    def calibrate(self, predictor: Any, folder: Path, edges: Edges, tick: Tick) -> Calibrated:
         """Fit the error bars of a model to the pictures of a folder with known objects."""
         raise AirsceneError(f"{self.models} have no error bars to calibrate")
 
