@@ -203,8 +203,9 @@ def test_models_are_listed_with_digits_first(api: Any) -> None:
         "tabletop-camera",
         "tiles",
     ]
-    assert [model["kind"] for model in listed] == ["2d", "2d", "3d", "2d", "2d", "3d", "3d", "2d"]
-    assert [model["name"] for model in listed if model.get("whole")] == ["tiles"]
+    kinds = ["2d", "2d", "2d", "3d", "2d", "2d", "3d", "3d", "2d"]
+    assert [model["kind"] for model in listed] == kinds
+    assert [model["name"] for model in listed if model.get("whole")] == ["cells", "tiles"]
     for model in listed:
         assert model["description"] and model["height"] and model["max_objects"]
 
