@@ -174,7 +174,8 @@ class DifferenceCore(eqx.Module):
         """
         score = DifferenceCore.proposals(*jax.lax.stop_gradient((self, view)))[..., 0]
         rows, columns = score.shape
-        row, column = jnp.divmod(jnp.argmax(score), columns)
+        places = jnp.asarray(np.indices((rows, columns)).reshape(2, -1).T)
+        row, column = places[jnp.argmax(score)]  # a remainder cannot be exported to ONNX
         reach = near(self.config) + self.config.context
         around = np.arange(-reach, reach + 1)
         seen = Patches(row + around, column + around, rows, columns)
