@@ -1,4 +1,4 @@
-"""Error bars: from evidence in nats to the probability of each object and of each count.
+"""Error bars: from the evidence for each object to its probability, and to that of each count.
 
 The evidence for an object is how much more it explains than it must, relative to the median object
 of the picture. In nats, nearly every object would be certain: neighbouring pixels are not

@@ -1,6 +1,7 @@
 """Second thoughts on the objects of a picture: which are needed, and which hold two.
 
-Both are decided by the ELBO. An object goes if, beside all others, it explains less than it costs.
+Both are decided by the ELBO. An object goes if, beside all others, it explains less than it costs,
+or far less than the median object.
 An object is divided if two explain its surroundings better by more than the second costs.
 """
 
