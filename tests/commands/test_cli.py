@@ -369,3 +369,14 @@ def test_results_on_other_data_get_another_folder(tmp_path, monkeypatch):
     names = [f"runs/eval-digits-day-{day}-test/result.json" for day in (1, 2)]
     assert made == names
     assert json.loads(Path(names[0]).read_text())["model"] == "digits"
+
+
+def test_results_with_other_edges_get_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("test").mkdir()
+    Image.fromarray(np.zeros((80, 80), np.uint8)).save("test/black.png")
+    Image.fromarray(np.zeros((80, 80), np.uint8)).save("test/black_masks.png")
+    for edges in ("centre", "inside"):
+        assert main(["eval", "cells", "--data", "test", "--edges", edges]) == 0
+    made = sorted(path.parent.name for path in Path("runs").rglob("result.json"))
+    assert made == ["eval-cells-test", "eval-cells-test-inside"]

@@ -66,7 +66,8 @@ def evaluate(argv: list[str]) -> int:
         difference network; default: the size of training)."""
         out: Path | None = None
         """Folder for result.json (default: the run folder; runs/eval-MODEL for bundled models and
-        for runs evaluated with any of the options above; runs/eval-MODEL-DATA with --data)."""
+        for runs evaluated with any of the options above; runs/eval-MODEL-DATA with --data, with the
+        word of --edges added unless it is centre)."""
 
         def __post_init__(self) -> None:
             require_at_least(self, 1, "scenes")
@@ -91,16 +92,19 @@ def evaluate(argv: list[str]) -> int:
     result |= {"model": options.model, "seed": options.seed}
     changed = (options.data, options.counts, options.max_objects, options.canvas)
     usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)
-    out = options.out or (run.path if run and usual else _folder(options.model, options.data))
+    out = options.out or (
+        run.path if run and usual else _folder(options.model, options.data, options.edges)
+    )
     path = write_result(out, result)
     print_result(result, kind.measures(predictor), screen())
     print(f"result: {path}")
     return 0
 
 
-def _folder(model: str, data: str | None) -> Path:
-    """The folder for the result of a model on some data: other data get another folder."""
+def _folder(model: str, data: str | None, edges: Edges) -> Path:
+    """The folder for the result of a model: other data or edges get another folder."""
     words = re.findall(r"[\w.]*\w", data) if data else []
+    words += [edges] if data and edges != "centre" else []
     return Path("runs") / "-".join(["eval", Path(model).stem, *words])
 
 
