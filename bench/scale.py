@@ -21,7 +21,7 @@ from speeds import begin, end, say, steps_per_second
 
 from airscene.air.config import TrainConfig
 from airscene.air.predictor import infer_compiled
-from airscene.air.task import AIRTask, Own
+from airscene.air.task import AIRTask, Own, Shown
 from airscene.bulk.inference import Infer
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
@@ -41,7 +41,7 @@ def matrix_rate(side: int) -> float:
 
 def operations(config: TrainConfig, images: np.ndarray) -> float:
     """Operations in one step, as counted by the compiler."""
-    shown = sharded(images, alone())
+    shown = Shown(sharded(images, alone()))
     task = AIRTask(config)
     lowered = train_chunk.lower(task.program, 1, task.skeleton(), shown, Own())
     cost = lowered.compile().cost_analysis()

@@ -93,6 +93,9 @@ class DataConfig:
     """For a folder: let the model read pictures from other sources. When it reads a picture, it
     measures the size of the objects, the channel with contrast, uneven light, and whether objects
     are dark, instead of taking all this from the pictures of training."""
+    composites: int = 0
+    """For a folder cut into tiles: number of composites, tiles composed of objects that stand alone
+    in the pictures. They teach the model to separate objects that touch (0: none)."""
     truth: bool = False
     """For a folder: also train with the masks, boxes or counts beside the pictures. --labels 0.1
     uses a tenth of them; all are used if it is not given."""
@@ -104,7 +107,9 @@ class DataConfig:
         ok = min(self.watch_counts, default=0) >= 0
         require(ok, f"watch-counts must list numbers from 0 up, such as 3,4, not {watched!r}")
         require(self.scenes >= 1, f"scenes must be at least 1, not {self.scenes}")
-        require_not_negative(self, "data_seed", "tile")
+        require_not_negative(self, "data_seed", "tile", "composites")
+        ok = not self.composites or self.dataset == "folder"
+        require(ok, "composites are for your own pictures: airscene train folder PATH")
         ok = not self.truth or self.dataset == "folder"
         require(ok, "truth is for your own pictures: airscene train folder PATH --truth")
 

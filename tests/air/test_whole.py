@@ -17,7 +17,6 @@ from airscene.air.predictor import Predictor, _on_canvas
 from airscene.air.refining import Rest, _needed
 from airscene.air.rounds import _in_strips
 from airscene.air.scene import Object
-from airscene.air.splitting import halves
 from airscene.air.survey import adapted
 from airscene.air.whole import explain
 from airscene.data.digits import embedded_digits
@@ -126,22 +125,6 @@ def test_an_object_that_explains_nothing_goes(model: Predictor) -> None:
 
 def scene_object(scene: airscene.Scene, where: np.ndarray) -> airscene.Object:
     return min(scene.objects, key=lambda o: np.abs(np.array(o.where) - where).sum())
-
-
-def test_two_digits_in_one_window_are_divided(model: Predictor) -> None:
-    """One digit is better explained by one window, two beside each other by two."""
-    glyphs, _ = embedded_digits()
-    crop = rounds.crop_side(model.config)
-    gains = []
-    for shifts in ((0,), (-8, 8)):
-        part = np.zeros((crop, crop, 1), np.float32)
-        for shift in shifts:
-            top, left = crop // 2 - 10, crop // 2 - 10 + shift
-            small = glyphs[0].reshape(28, 28)[4:24, 4:24] / 255
-            part[top : top + 20, left : left + 20, 0] += small
-        where = np.array([[22.0 + 16 * (len(shifts) > 1), crop / 2, crop / 2]], np.float32)
-        gains.append(halves(model.air, part[None], where).gain[0])
-    assert gains[0] < 0 < 40 < gains[1]
 
 
 def test_of_two_that_hide_each_other_one_stays() -> None:

@@ -40,7 +40,7 @@ def test_every_setting_is_listed_with_its_default(name: str, capsys, monkeypatch
     monkeypatch.setenv("COLUMNS", "100")
     said = " ".join(printed(f"train {name} --help-all", capsys).split())
     hidden = ("dataset", "path", "counts", "watch_counts")
-    hidden = hidden if name == "folder" else ("path", "tile", "adapt", "truth")
+    hidden = hidden if name == "folder" else ("path", "tile", "adapt", "composites", "truth")
     for setting, value in flat(presets()[name].config).items():
         if setting in hidden:
             assert f"--{setting.replace('_', '-')} " not in said

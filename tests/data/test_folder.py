@@ -13,7 +13,7 @@ import airscene
 from airscene import AirsceneError
 from airscene.air.config import ModelConfig
 from airscene.air.matching import box_overlap
-from airscene.air.survey import look_at, otsu, survey
+from airscene.air.survey import look_at, survey
 from airscene.air.tiling import Candidate, infer_tiled, merged
 from airscene.cli import main
 from airscene.config import DataConfig
@@ -22,7 +22,7 @@ from airscene.data.digits import embedded_digits
 from airscene.data.folder import as_scenes, known_counts
 from airscene.data.scenes import compose
 from airscene.io.images import read_images
-from airscene.io.intake import as_seen
+from airscene.io.intake import as_seen, otsu
 from airscene.runs.run import Run
 
 SMALL = ["--steps=4", "--eval-every=2", "--batch=4", "--mlp=8", "--codes=4", "--patch-features=4"]

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.labels import Labels, choose
-from airscene.air.task import AIRProgram, AIRTask, Own
+from airscene.air.task import AIRProgram, AIRTask, Own, Shown
 from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import Drawn
@@ -87,7 +87,7 @@ def steps_on(mesh: Mesh, config: TrainConfig, known: Labels | None, state: Any) 
     held = {len(shard.data) for shard in images.images.addressable_shards}
     assert held == {-(-len(DATA) // mesh.size)}  # no scene lies on two devices
     state = devices.placed(state, mesh, "seeds")
-    return devices.gathered(train_chunk(AIRProgram(config), 3, state, images, Own(labels)))
+    return devices.gathered(train_chunk(AIRProgram(config), 3, state, Shown(images), Own(labels)))
 
 
 def check_layouts() -> None:
@@ -126,7 +126,7 @@ def check_resumption(folder: str) -> None:
         close(resumed.state(), whole.state())
         close([r["elbo"] for r in resumed.metrics()], [r["elbo"] for r in whole.metrics()])
         assert "devices" not in resumed.text()
-    images, state = devices.sharded(DATA, eight), AIRTask(CONFIG).start(eight)
+    images, state = Shown(devices.sharded(DATA, eight)), AIRTask(CONFIG).start(eight)
     program = train_chunk.lower(AIRProgram(CONFIG), 3, state, images, Own()).compile().as_text()
     assert program is not None
     check_what_travels(program)

@@ -106,6 +106,12 @@ class ModelConfig(ImageConfig):
         return self.size_mean * min(self.height, self.width)
 
     @property
+    def composable(self) -> bool:
+        """Whether composites can train the model: see `composing`."""
+        gaussian = self.likelihood == "gaussian" and not self.saturate
+        return self.core == "difference" and gaussian and self.max_objects > 1
+
+    @property
     def counts_objects(self) -> bool:
         """Whether the model counts objects; the whole core does not."""
         return self.core != "whole"

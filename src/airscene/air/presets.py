@@ -27,7 +27,7 @@ DRAW = ModelConfig(
 
 SURVEYED = (
     *("height", "width", "channels", "max_objects", "size_mean", "size_sd", "object_cost"),
-    *(*INTAKE, "patch", "tile"),
+    *("likelihood_sd", *INTAKE, "patch", "tile", "composites"),
 )
 """The settings that `survey` chooses from the pictures."""
 

@@ -1,31 +1,23 @@
-"""Second thoughts on the objects of a picture: which are needed, and which hold two.
+"""Second thoughts on the objects of a picture: which are needed.
 
-Both are decided by the ELBO. An object goes if, beside all others, it explains less than it costs,
-or far less than the median object.
-An object is divided if two explain its surroundings better by more than the second costs.
+The ELBO decides. An object goes if, beside all others, it explains less than it costs, or far less
+than the median object.
 """
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float
 
 from airscene.air.model import AIR
 from airscene.air.rounds import crop_side
-from airscene.air.splitting import halves
 from airscene.nn import attention
 
-SUSPICIOUS = 0.3
-"""The share of objects, those with the most unusual codes, that may be divided into two."""
 FAINT = 0.15
 """An object must explain at least this fraction of what the median object of the picture does."""
 LOGIT = 0.1
 """Evidence for each unit of the network's logit, where nothing else is known."""
-SECOND, WHERE = 0.5, 8.0
-"""Price of a second object in a window: this fraction of `object_cost`, and the nats of its place
-and size. What is bright enough for one object is hardly dirt, which the full cost is meant for."""
 
 Part = Float[np.ndarray, "crop crop channels"]
 
@@ -42,7 +34,7 @@ class Refined(NamedTuple):
 
 
 def refined(air: AIR, left: Float[np.ndarray, "height width channels"], rows: Any) -> Refined:
-    """Drop the objects that are not needed, and divide those that hold two.
+    """Drop the objects that are not needed.
 
     left: the picture minus the drawings of all objects.
     rows: a `Found` of NumPy arrays.
@@ -50,10 +42,9 @@ def refined(air: AIR, left: Float[np.ndarray, "height width channels"], rows: An
     if air.config.likelihood != "gaussian" or air.config.saturate:
         return Refined(rows, LOGIT * rows.logit, left)  # drawings do not simply add up
     rest = Rest(air, left)
-    rows, second = _divided(rest, _needed(rest, rows))
+    rows = _needed(rest, rows)
     gains = rest.gains(rows)
-    beyond = np.minimum(gains - rest.least(gains), second)
-    evidence = beyond / max(median(gains), 1.0)
+    evidence = (gains - rest.least(gains)) / max(median(gains), 1.0)
     inside = rest.left[rest.crop : -rest.crop, rest.crop : -rest.crop]
     return Refined(rows, evidence, inside)
 
@@ -70,10 +61,6 @@ class Rest:
         """Top left corner (x, y) of the part around a window."""
         return np.round(where[1:]).astype(int) - self.crop // 2
 
-    def inside(self, where: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
-        """A window in pixels of the part around it."""
-        return where - np.append(0, self.corner(where))
-
     def part(self, where: Float[np.ndarray, "3"]) -> Part:
         """The part around a window; changes of it change the whole."""
         x, y = self.corner(where) + self.crop
@@ -81,12 +68,10 @@ class Rest:
 
     def drawing(self, rows: Any, i: int) -> Part:
         """An object in the part around it."""
-        return self.drawn(self.inside(rows.where[i]), rows.y_att[i])
-
-    def drawn(self, inside: Float[np.ndarray, "3"], y_att: np.ndarray) -> Part:
-        """A drawing in a window of a part."""
+        where = rows.where[i]
+        inside = where - np.append(0, self.corner(where))
         pose = attention.from_pixels(inside, self.crop, self.crop)
-        return attention.write(y_att, pose, self.crop, self.crop)
+        return attention.write(rows.y_att[i], pose, self.crop, self.crop)
 
     def gain(self, rows: Any, i: int) -> float:
         """The nats that an object explains beside all others, minus the KL of its code."""
@@ -121,35 +106,3 @@ def _needed(rest: Rest, rows: Any) -> Any:
             gone.append(i)
     kept = np.setdiff1d(np.arange(len(gains)), gone)
     return jax.tree.map(lambda a: a[kept], rows)
-
-
-def _divided(rest: Rest, rows: Any) -> tuple[Any, Float[np.ndarray, " objects"]]:
-    """The objects, with two in place of each that holds two: see `splitting`.
-
-    Also the evidence that the second of two is needed; infinite for all other objects.
-    """
-    if not len(rows.logit):
-        return rows, np.zeros(0)
-    some = np.flatnonzero(rows.kl_what >= np.quantile(rows.kl_what, 1 - SUSPICIOUS))
-    parts = [rest.part(rows.where[i]) + rest.drawing(rows, i) for i in some.tolist()]
-    inside = [rest.inside(rows.where[i]) for i in some]
-    two = halves(rest.air, np.array(parts, np.float32), np.array(inside, np.float32))
-    price = SECOND * rest.air.config.object_cost + WHERE
-    second = np.nan_to_num(two.gain, nan=-np.inf) - price
-    split = second > 0
-    gone = some[split]
-    for n in np.flatnonzero(split).tolist():
-        i = int(some[n])
-        pair = sum(rest.drawn(two.where[n, k], two.y_att[n, k]) for k in (0, 1))
-        rest.part(rows.where[i])[...] += rest.drawing(rows, i) - pair
-    kept = np.setdiff1d(np.arange(len(rows.logit)), gone)
-    origin = np.array([np.append(0, rest.corner(rows.where[i])) for i in gone]).reshape(-1, 1, 3)
-    made = (two.where[split] + origin, two.z_what[split], two.y_att[split])
-    more = eqx.tree_at(
-        lambda found: (found.where, found.z_what, found.y_att),
-        jax.tree.map(lambda a: np.repeat(a[gone], 2, axis=0), rows),
-        tuple(a.reshape(-1, *a.shape[2:]).astype(np.float32) for a in made),
-    )
-    sure = np.full(len(kept) + 2 * len(gone), np.inf)
-    sure[len(kept) + 1 :: 2] = second[split]
-    return jax.tree.map(lambda a, b: np.concatenate([a[kept], b]), rows, more), sure

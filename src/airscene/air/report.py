@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from airscene.air.composing import composed, composites_of
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.evaluation import SceneEvaluation, SceneEvaluator, looked_at
 from airscene.air.predictor import Predictor
@@ -16,6 +19,9 @@ from airscene.errors import either, many
 from airscene.io.images import find_files
 from airscene.kinds.kind import Figures, Report
 from airscene.output import figures
+
+SHOWN = 20
+"""Number of composites in the report."""
 
 
 def report(
@@ -115,6 +121,8 @@ def _figures(
             figures.samples([scene.render() for scene in samples]),
         ),
     }
+    if data.composites:
+        pictures = _composites(data, predictor.config) | pictures
     if predictor.reads_whole:
         pictures = _whole_picture(Path(data.path), predictor) | pictures
     if predictor.config.counts_objects:
@@ -141,6 +149,19 @@ def _whole_picture(folder: Path, predictor: Predictor) -> Figures:
         "The same picture as it is in its file.",
     )
     return {
-        "picture": (captions[0], figures.samples([seen])),
-        "original": (captions[1], figures.samples([plain])),
+        "picture": (captions[0], figures.picture(seen)),
+        "original": (captions[1], figures.picture(plain)),
     }
+
+
+def _composites(data: DataConfig, config: ModelConfig) -> Figures:
+    """Some composites, to see whether single objects were cut out."""
+    made = jax.tree.map(jnp.asarray, composites_of(data, config))
+    rows = range(min(SHOWN, data.composites))
+    some = [np.asarray(composed(config, made, row)[1]).clip(0, 1) for row in rows]
+    caption = (
+        "Composites: objects that stand alone in the pictures, cut out and put side by side. They "
+        "teach the model to tell objects apart that touch. If they show dirt or several objects "
+        "in one piece, train with --composites 0."
+    )
+    return {"composites": (caption, figures.samples(some))}

@@ -136,7 +136,7 @@ def _stages(
     final = np.array([known.get(thing.where, len(rounds)) for thing in scene.objects], int)
     drawn = _resized(scene.render(), (x.shape[0], x.shape[1]))
     labels = _labels(scene, enlarged, size)
-    title = "second thoughts: needless objects dropped, pairs divided"
+    title = "second thoughts: needless objects dropped"
     return [*stages, Stage(title, labels, final, 0, drawn, scene.residual)]
 
 

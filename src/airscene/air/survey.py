@@ -16,11 +16,12 @@ from scipy import ndimage
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.presets import FOLDER
 from airscene.config import ALL, COLOURS, INTAKE, ImageConfig
+from airscene.data.cutouts import SPECK, singles, usual_area
 from airscene.data.folder import pictures_of
 from airscene.errors import AirsceneError, many
 from airscene.io.frames import as_floats, only_channel
 from airscene.io.images import find_files
-from airscene.io.intake import background, compressed
+from airscene.io.intake import background, compressed, otsu
 
 LOOKED_AT = 200
 """Maximum number of pictures that a survey examines."""
@@ -43,8 +44,11 @@ COST = 11.0
 in the presets, so that objects are not split."""
 COST_COMPRESSED = 25.0
 """The same for compressed intensities: faint objects explain much less than typical ones."""
-SPECK = 0.15
-"""Components with less than this fraction of a typical component's area are ignored."""
+COSTS = (1.44, 7.2)
+"""Bounds of the cost in squared intensities: 8 to 40 nats with the usual likelihood-sd."""
+FINE_SD = 0.1
+"""likelihood-sd with composites. Drawings are then precise. Without composites, a low value would
+make the model divide objects to draw them precisely."""
 
 COMPACT = 2.2
 """A single object's area is at most this many times that of the largest circle inside it."""
@@ -60,6 +64,11 @@ ALONE = 0.9
 """A channel is chosen if it has at least this fraction of the contrast of all channels."""
 ROOM = 6.0
 """Side of a picture, in objects, from which on an uneven background can be told from objects."""
+
+COMPOSITES = 20_000
+"""Number of composites, if pictures are cut into tiles."""
+LEAST_ALONE, EXAMINED = 8, 10
+"""Fewest objects that stand alone for composites, and the pictures in which they are counted."""
 
 LEAST_SIDE, LEAST_FOUND = 6.0, 3
 """Smallest objects, in pixels, and fewest of them, from which a picture's settings are taken."""
@@ -99,6 +108,8 @@ class Survey:
     """The channel that a model should see; all the figures above are measured in it."""
     share: float = 0.0
     """Fraction of the contrast that this channel has, if the survey chose it, else 0."""
+    alone: int = 0
+    """Objects that stand alone in up to 10 of the pictures; 0 if they were not counted."""
 
     @property
     def tiled(self) -> bool:
@@ -111,19 +122,26 @@ class Survey:
         """Canvas pixels per pixel of a picture."""
         return min(1.0, OBJECT_SIDE / self.side)
 
-    def config(self, path: str = "", tile: int | None = None) -> TrainConfig:
+    def config(
+        self, path: str = "", tile: int | None = None, composites: int | None = None
+    ) -> TrainConfig:
         """Training settings for these pictures.
 
         path: the folder of the pictures.
         tile: side of the tiles in pixels (0: whole pictures; None: cut tiles only if `tiled`).
+        composites: their number (None: `COMPOSITES` if tiles are cut and enough objects stand
+            alone, else none).
         """
         if tile is None:
             tile = min(round(TILE * self.side), self.height, self.width) if self.tiled else 0
+        if composites is None:
+            composites = COMPOSITES if tile and self.alone >= LEAST_ALONE else 0
         height, width = (tile, tile) if tile else (self.height, self.width)
         height, width = (max(12, round(side * self.scale)) for side in (height, width))
         usual = int(np.quantile(self.counts, 0.98)) + 1 if not tile else MOST_OBJECTS
-        worth = self.weight * self.scale**2 / (2 * ModelConfig.likelihood_sd**2)
-        divisor = COST_COMPRESSED if self.compress else COST
+        sd = FINE_SD if composites else ModelConfig.likelihood_sd
+        nats = 1 / (2 * sd**2)
+        cost = self.weight * self.scale**2 / (COST_COMPRESSED if self.compress else COST)
         model = ModelConfig(
             height=height,
             width=width,
@@ -134,14 +152,15 @@ class Survey:
             size_sd=round(float(np.clip(self.spread, *SPREAD)), 3),
             core=FOLDER.model.core,
             patch=max(2, round(self.side * self.scale / 3)),
-            object_cost=round(float(np.clip(worth / divisor, 8, 40)), 1),
+            object_cost=round(float(nats * np.clip(cost, *COSTS)), 1),
+            likelihood_sd=sd,
             invert=self.invert,
             level=self.level,
             flatten=self.flatten,
             compress=self.compress,
             contrast=self.contrast,
         )
-        data = replace(FOLDER.data, path=path, tile=tile)
+        data = replace(FOLDER.data, path=path, tile=tile, composites=composites)
         return replace(FOLDER, model=model, data=data)
 
     def lines(self, chosen: TrainConfig) -> list[str]:
@@ -166,6 +185,11 @@ class Survey:
         rows = {
             "shades": (", ".join(shades), f"--{' --'.join(INTAKE)}"),
             "tiles": (tiles, "--tile"),
+            **(
+                {"composites": (_composites(chosen.data.composites, self.alone), "--composites")}
+                if tile
+                else {}
+            ),
             "canvas": (f"{m.width}x{m.height} pixels", "--width --height"),
             "windows": (
                 f"side {m.size_mean:g} of the canvas, plus or minus {m.size_sd:.0%}",
@@ -175,11 +199,12 @@ class Survey:
                 f"up to {m.max_objects}, each at a cost of {m.object_cost:g} nats",
                 "--max-objects --object-cost",
             ),
+            "drawings": (f"exact to {m.likelihood_sd:g}", "--likelihood-sd"),
         }
         return [
             f"{many(self.pictures, 'picture')} of {size} pixels, {kind}; estimated objects: about "
             f"{self.side:.0f} pixels, {found} per picture",
-            *(f"  {name:8} {said:44} {how}" for name, (said, how) in rows.items()),
+            *(f"  {name:10} {said:44} {how}" for name, (said, how) in rows.items()),
         ]
 
 
@@ -198,7 +223,7 @@ def look_at(path: Path, channel: str | None = None) -> Survey:
     if not pictures:
         raise AirsceneError(f"no file in {path} is a readable picture")
     total = len(pictures) if len(rows) == len(files) else len(files)
-    return replace(survey(pictures, shapes, channel), pictures=total)
+    return replace(survey(pictures, shapes, channel, count_alone=True), pictures=total)
 
 
 def adapted(image: np.ndarray, config: ModelConfig) -> tuple[ImageConfig, int | None]:
@@ -234,12 +259,14 @@ def survey(
     pictures: Sequence[np.ndarray],
     whole: Sequence[tuple[int, ...]] | None = None,
     channel: str | None = None,
+    count_alone: bool = False,
 ) -> Survey:
     """Survey pictures; of large ones, the middle.
 
     pictures: (height, width) or (height, width, channels), uint8, uint16 or float in [0, 1].
     whole: the shapes of the whole pictures, if `pictures` has only their middles.
     channel: the channel to survey, or all (default: one, if only that one has contrast).
+    count_alone: whether to count the objects that stand alone.
     """
     rows = looked_at(len(pictures))
     images = [as_floats(middle(np.asarray(pictures[i]))) for i in rows]
@@ -258,7 +285,8 @@ def survey(
         shades = [compressed(shade, compress) for shade in shades]
         brightest = float(np.quantile(_pooled(shades), 0.999))
     contrast = 1.0 if 0.8 <= brightest <= 1 else float(f"{1 / brightest:.3g}")
-    sides, weights, counts = components([(contrast * shade).clip(0, 1) for shade in shades])
+    shades = [(contrast * shade).clip(0, 1) for shade in shades]
+    sides, weights, counts = components(shades)
     sizes = np.array([(whole or [x.shape for x in pictures])[i][:2] for i in rows])
     height, width = map(int, np.median(sizes, axis=0))
     return Survey(
@@ -279,7 +307,18 @@ def survey(
         weight=float(np.median(weights)),
         channel=channel,
         share=share,
+        alone=len(singles([shade[..., None] for shade in shades[:EXAMINED]])) if count_alone else 0,
     )
+
+
+def _composites(number: int, alone: int) -> str:
+    """The survey's text about composites."""
+    if number:
+        return f"{number:,}, of objects that stand alone"
+    if alone >= LEAST_ALONE:
+        return "none"
+    stand = "stands" if alone == 1 else "stand"
+    return f"none: {many(alone, 'object')} {stand} alone, and {LEAST_ALONE} are needed"
 
 
 def standing_out(images: Sequence[np.ndarray]) -> tuple[str, float]:
@@ -379,9 +418,7 @@ def components(
     if not found:
         raise AirsceneError("nothing stands out from the background of the pictures")
     picture, sides, areas, weights, depths = np.array(found, float).T
-    order = np.argsort(areas)
-    usual = areas[order][np.searchsorted(np.cumsum(areas[order]), areas.sum() / 2)]
-    kept = areas >= SPECK * usual
+    kept = areas >= SPECK * usual_area(areas)
     counts = np.bincount(picture[kept].astype(int), minlength=len(shades))
     compact = kept & (areas < COMPACT * np.pi * depths**2)
     if compact.sum() > kept.sum() / 3 and np.median(sides[compact]) < SMALLER * np.median(
@@ -389,17 +426,6 @@ def components(
     ):
         kept = compact  # the others are mostly several objects that touch
     return sides[kept], weights[kept], tuple(map(int, counts))
-
-
-def otsu(values: Float[np.ndarray, " n"]) -> float:
-    """The threshold that splits values into the two most different classes (Otsu 1979)."""
-    counts, edges = np.histogram(values, 256)
-    centres = (edges[:-1] + edges[1:]) / 2
-    below, above = np.cumsum(counts), np.cumsum(counts[::-1])[::-1]
-    sum_below, sum_above = np.cumsum(counts * centres), np.cumsum((counts * centres)[::-1])[::-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gap = sum_below[:-1] / below[:-1] - sum_above[1:] / above[1:]
-    return float(edges[1 + np.argmax(np.nan_to_num(below[:-1] * above[1:] * gap**2))])
 
 
 def _pooled(shades: Sequence[np.ndarray], most: int = 1_000_000) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, UInt8
 
+from airscene.air.composing import composite_loss, composites_of
 from airscene.air.config import TRACEABLE, ModelConfig, TrainConfig
 from airscene.air.estimators import make_estimator
 from airscene.air.labels import Labels, choose, label_loss
@@ -19,7 +20,9 @@ from airscene.air.model import AIR
 from airscene.air.priors import log_count_posterior, present
 from airscene.config import flat, unchecked
 from airscene.data import DATASETS, Scenes, make_scenes
+from airscene.data.composites import Composites
 from airscene.data.scenes import UNKNOWN
+from airscene.errors import AirsceneError
 from airscene.training.devices import Devices, Sharded, gathered, make_mesh, placed, sharded
 from airscene.training.loop import snapshot_steps
 from airscene.training.task import (
@@ -39,9 +42,27 @@ from airscene.training.task import (
 LABEL_KEY = 2_000_003
 """Added to a seed to get the random keys for its labelled images."""
 
+COMPOSITE_KEY = 3_000_017
+"""Added to a seed to get the random keys for its composites."""
+
+T = TypeVar("T")
 Images = UInt8[Any, "scenes height width channels"]
 Settings = dict[str, Any] | None
 """The settings in which models trained together differ: arrays, of all seeds or of one."""
+
+
+class Shown(eqx.Module):
+    """The training images, and the scenes to compose if there are any."""
+
+    images: Sharded
+    composites: Composites | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def seed_by_seed(self, tree: T) -> T:
+        """Divide arrays along their leading seeds axis only."""
+        return self.images.seed_by_seed(tree)
 
 
 class Own(NamedTuple):
@@ -53,7 +74,7 @@ class Own(NamedTuple):
 
 @dataclass(frozen=True)
 class AIRProgram(Program):
-    """A training step of AIR: the estimator's loss on a minibatch, and the label loss if any."""
+    """A training step of AIR: the losses of a minibatch, of labels and of composites, if any."""
 
     config: TrainConfig
 
@@ -70,15 +91,23 @@ class AIRProgram(Program):
             ("model", "estimator"),
         )
 
-    def loss(self, learner: Any, data: Sharded, own: Own, now: Moment) -> tuple[Array, Any]:
-        """The estimator's loss at the step's temperature of q(n), plus the label loss if any."""
+    def loss(self, learner: Any, data: Shown, own: Own, now: Moment) -> tuple[Array, Any]:
+        """The estimator's loss at the step's temperature of q(n), plus those of labels and
+        composites if any. With composites, the images only teach to draw.
+        """
         config, (model, estimator) = self._with(own), learner
-        model = model.traced(own.settings)
-        x = data.take(now.rows).astype(jnp.float32) / 255
-        value, aux = estimator(model, x, now.key, count_temperature(config, now.step))
+        model = shown = model.traced(own.settings)
+        if data.composites is not None:
+            fixed = jax.lax.stop_gradient(model.core)
+            shown = eqx.tree_at(lambda model: model.core, model, fixed)
+        x = data.images.take(now.rows).astype(jnp.float32) / 255
+        value, aux = estimator(shown, x, now.key, count_temperature(config, now.step))
         if own.labels is not None:
             key = jax.random.fold_in(jax.random.key(now.seed + LABEL_KEY), now.step)
-            value += label_loss(config, model, data, own.labels, key)
+            value += label_loss(config, model, data.images, own.labels, key)
+        if data.composites is not None:
+            key = jax.random.fold_in(jax.random.key(now.seed + COMPOSITE_KEY), now.step)
+            value += composite_loss(config, model, data.composites, key, data.images.divided)
         return value, (aux.elbo, aux.estimator)
 
     def _with(self, own: Own | None) -> TrainConfig:
@@ -193,16 +222,26 @@ class AIRTask(Task):
         self.stops = snapshot_steps(config, config.snapshots)
         self.shown, self.held_out, self.labels = shown, held_out, labels
         self.watched: Scenes | None = None
+        self.composites: Composites | None = None
         self.members = members
         self._placed: tuple[Any, Any, Settings] = (None, None, None)
 
     def prepare(self) -> None:
         """Compose the scenes. Training images are drawn later, when copied to the devices."""
         c, watch = self.config, self.config.data.watch_counts
+        if c.data.composites and not c.data.tile:
+            raise AirsceneError("composites need pictures that are cut into tiles: add --tile N")
+        if c.data.composites and not c.model.composable:
+            raise AirsceneError(
+                "composites need the difference network, a Gaussian likelihood without "
+                "--saturate, and --max-objects 2 or more: add --composites 0"
+            )
         self.shown = make_scenes(c.data, c.model, held_out=False, lazily=True)
         self.held_out = self._others()
         self.watched = self._others(watch) if watch else None
         self.labels = self._choose(self.shown)
+        if c.data.composites:
+            self.composites = composites_of(c.data, c.model)
 
     def mesh(self, devices: Devices) -> Mesh:
         """A mesh of devices whose number divides the seeds and the minibatch."""
@@ -213,13 +252,14 @@ class AIRTask(Task):
         """The seeds; those of all runs, if several are trained together."""
         return super().seeds if self.members is None else self.members.seed
 
-    def data(self, mesh: Mesh) -> tuple[Sharded, Own]:
+    def data(self, mesh: Mesh) -> tuple[Shown, Own]:
         """The training images, and the labels and settings of each seed."""
         assert self.shown is not None and self.held_out is not None
         watched = None if self.watched is None else self.watched.images
         settings: Any = placed(self.members.settings, mesh, "seeds") if self.members else None
         self._placed = (placed(self.held_out.images, mesh), placed(watched, mesh), settings)
-        return sharded(self.shown.pixels, mesh), Own(placed(self.labels, mesh, "seeds"), settings)
+        shown = Shown(sharded(self.shown.pixels, mesh), placed(self.composites, mesh))
+        return shown, Own(placed(self.labels, mesh, "seeds"), settings)
 
     def look(self, models: AIR) -> tuple[Look, Look | None]:
         """Evaluate the held-out scenes, and the scenes with `watch_counts` if any."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 UNUSED = ("dataset", "path", "counts", "watch_counts")
 """Settings of the data that training on a folder of pictures does not use."""
-ONLY_FOLDER = ("path", "tile", "adapt", "truth")
+ONLY_FOLDER = ("path", "tile", "adapt", "composites", "truth")
 """Settings of the data that only training on a folder of pictures uses."""
 
 
@@ -171,8 +171,10 @@ def _looked_at(path: str, words: list[str]) -> TrainConfig:
         return plain  # the run has its settings
     with console.status(f"surveying the pictures in {path}"):
         survey = look_at(folder, _channel(words, asked.training))
-    asked = _parse("folder", words, survey.config(place))
-    config = survey.config(place, asked.training.data.tile)  # all else follows from the tiles
+    asked = _parse("folder", words, survey.config(place, composites=0)).training
+    tile, usual = asked.data.tile, None if asked.model.composable else 0
+    asked = _parse("folder", words, survey.config(place, tile, usual)).training
+    config = survey.config(place, tile, asked.data.composites)  # all else follows from these two
     chosen = _parse("folder", words, config).training
     console.print("\n".join(survey.lines(chosen)), highlight=False, soft_wrap=True)
     return config

@@ -19,7 +19,14 @@ from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.data.truth import Truth, TruthFolder, known_counts, nothing_known, shown_in
 from airscene.errors import AirsceneError, many
-from airscene.io.frames import Frame, as_float_image, as_floats, at_size
+from airscene.io.frames import (
+    Frame,
+    as_float_image,
+    as_floats,
+    at_size,
+    resized,
+    with_channels,
+)
 from airscene.io.images import find_files, named_images
 from airscene.io.intake import as_seen
 
@@ -163,9 +170,37 @@ class Large:
 
 
 def _crops(request: Request, path: Path) -> Scenes:
-    """Tiles at random places. With fewer than 10 pictures, a fifth of each is held out."""
+    """Tiles at random places."""
     rng, side, model = request.rng(), request.data.tile, request.model
-    large = _large(request, path)
+    mine = _mine(request, path)
+    sizes = [np.array(x.image.shape[:2]) for x in mine]
+    area = np.array([np.prod(size - side + 1) for size in sizes], float)
+    tiles, known = [], []
+    for i in rng.choice(len(mine), request.data.scenes, p=area / area.sum()):
+        top, left = map(int, rng.integers(sizes[i] - side + 1))
+        tiles.append(mine[i].image[top : top + side, left : left + side])
+        known.append(mine[i].shown(left, top, side))
+    frame = Frame.of(tiles[0], model)
+    return _scenes(at_size(tiles, model), [about and about.on(frame) for about in known])
+
+
+def canvases_of(request: Request) -> list[Float[np.ndarray, "_ _ channels"]]:
+    """The pictures that tiles are cut from, as the model sees them, at the scale of tiles."""
+    model, made = request.model, []
+    scale = min(model.height, model.width) / request.data.tile
+    for large in _mine(request, Path(request.data.path)):
+        seen = with_channels(as_float_image(large.image), model.channels)
+        height, width = (max(1, round(scale * side)) for side in seen.shape[:2])
+        made.append(resized(seen, height, width).clip(0, 1))
+    return made
+
+
+def _mine(request: Request, path: Path) -> list["Large"]:
+    """The pictures, or parts, for training or those held out.
+
+    With fewer than 10 pictures, a fifth of each is held out.
+    """
+    side, large = request.data.tile, _large(request, path)
     if len(large) < HELD_OUT:
         mine = [x.part(side, request.held_out) for x in large if max(x.image.shape[:2]) >= 2 * side]
     else:
@@ -176,15 +211,7 @@ def _crops(request: Request, path: Path) -> Scenes:
             f"pictures, at least one of them must be {2 * side} pixels wide or high; add pictures "
             "or choose a smaller --tile"
         )
-    sizes = [np.array(x.image.shape[:2]) for x in mine]
-    area = np.array([np.prod(size - side + 1) for size in sizes], float)
-    tiles, known = [], []
-    for i in rng.choice(len(mine), request.data.scenes, p=area / area.sum()):
-        top, left = map(int, rng.integers(sizes[i] - side + 1))
-        tiles.append(mine[i].image[top : top + side, left : left + side])
-        known.append(mine[i].shown(left, top, side))
-    frame = Frame.of(tiles[0], model)
-    return _scenes(at_size(tiles, model), [about and about.on(frame) for about in known])
+    return mine
 
 
 def _large(request: Request, path: Path) -> list[Large]:

@@ -72,6 +72,17 @@ def compressed(plane: Plane, softness: float) -> Plane:
     return np.arcsinh(plane / np.float32(unit))
 
 
+def otsu(values: Float[np.ndarray, " n"]) -> float:
+    """The threshold that splits values into the two most different classes (Otsu 1979)."""
+    counts, edges = np.histogram(values, 256)
+    centres = (edges[:-1] + edges[1:]) / 2
+    below, above = np.cumsum(counts), np.cumsum(counts[::-1])[::-1]
+    sum_below, sum_above = np.cumsum(counts * centres), np.cumsum((counts * centres)[::-1])[::-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = sum_below[:-1] / below[:-1] - sum_above[1:] / above[1:]
+    return float(edges[1 + np.argmax(np.nan_to_num(below[:-1] * above[1:] * gap**2))])
+
+
 def _pooled(plane: Plane, step: int) -> Float[np.ndarray, "rows columns"]:
     """The picture reduced by averaging squares of `step` pixels; the edge fills incomplete ones."""
     room = [(0, -side % step) for side in plane.shape]

@@ -327,6 +327,13 @@ def samples(images: Sequence[np.ndarray]) -> Figure:
     return figure
 
 
+def picture(image: np.ndarray) -> Figure:
+    """One picture, as wide as the page."""
+    figure = Figure(figsize=(WIDE, WIDE * image.shape[0] / image.shape[1]))
+    show(figure.add_axes((0, 0, 1, 1)), image)
+    return figure
+
+
 def policy(centres: np.ndarray, used: np.ndarray, height: int, width: int) -> Figure:
     """Where each step looks: a smoothed histogram of its windows' centres over many scenes.
 

@@ -190,8 +190,9 @@ def _looked_at(values: Values) -> config.RunConfig:
     place = str(Path(values["path"][0]).resolve())
     values["path"] = [place]
     tiles, channels = values.get("tile", []), values.get("channel", [])
+    composites = values.get("composites", [0] if 0 in tiles else [None])
     seen = look_at(Path(place), *channels[:1])  # several channels: settings for the first
-    return seen.config(place, *(tiles if len(tiles) == 1 else []))
+    return seen.config(place, tiles[0] if len(tiles) == 1 else None, composites[0])
 
 
 def typed(value: Any) -> str:

@@ -122,8 +122,8 @@ def _begin(run: Run, task: Task, resume: bool) -> TrainState | None:
         if resume and run.checkpoint.is_file():
             state = run.state()
         truncate(run, 0 if state is None else int(state.step[0]))
-        if state is not None:
-            _save_model(run, task, state)  # the run may have been killed before writing it
+        if state is not None and not _has_model(run, int(state.step[0])):
+            _save_model(run, task, state)  # the run was killed before writing it
         return "" if state is None else "resumed"
 
     resumed = processes.told(begin)
@@ -160,6 +160,15 @@ def save(run: Run, task: Task, state: TrainState) -> None:
 def save_snapshot(path: Path, models: Any) -> None:
     """Write the models of every seed as float16, which halves the file."""
     weights.save(path, models, dtype=np.float16)
+
+
+def _has_model(run: Run, step: int) -> bool:
+    """Whether the served model is that of this step; it may have been calibrated since."""
+    try:
+        _, header = weights.load(run.model)
+    except (AirsceneError, OSError):
+        return False
+    return header.get("note", {}).get("step") == step
 
 
 def _save_model(run: Run, task: Task, state: TrainState) -> None:

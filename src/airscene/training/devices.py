@@ -145,10 +145,13 @@ class Sharded(eqx.Module):
         Each device contributes the images it holds; the sum is sent to all. Each step transfers the
         bytes of one minibatch.
         """
+        return self.divided(self.images[rows])
+
+    def divided(self, rows: Array) -> Array:
+        """Divide the rows of a minibatch over the devices of one seed."""
         even = len(rows) % self.mesh.shape["batch"] == 0
         where = PartitionSpec("batch" if even else None)
-        taken = self.images[rows]
-        return jax.lax.with_sharding_constraint(taken, NamedSharding(self.mesh, where))
+        return jax.lax.with_sharding_constraint(rows, NamedSharding(self.mesh, where))
 
     def seed_by_seed(self, tree: T) -> T:
         """Divide arrays along their leading seeds axis only."""
