@@ -302,7 +302,7 @@ def test_a_bundled_model_is_as_good_as_its_card_says(name, optimised, tmp_path, 
     words = [sys.executable, "-m", "airscene.cli", "eval", name, "--out", str(tmp_path)]
     if name == "cells":  # its training pictures are not included
         write = runpy.run_path(str(ROOT / "examples" / "cells.py"))["write"]
-        write(tmp_path / "slides", 6, range(70, 91), (600,), seed=2, counted=True)
+        write(tmp_path / "slides", 12, range(70, 91), (600,), seed=2, counted=True)
         words += ["--data", str(tmp_path / "slides")]
     done = subprocess.run(words, env=optimised, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
