@@ -32,6 +32,7 @@ def composites(*places: tuple[float, float], pressed: bool = False) -> Composite
         jnp.asarray(looks),
         jnp.zeros((1, n), int),
         jnp.asarray(places, jnp.float32)[None],
+        jnp.ones((1, n)),
         jnp.array([n]),
         jnp.array([pressed]),
         jnp.array(0.0),
@@ -60,6 +61,19 @@ def test_pressed_objects_share_their_pixels() -> None:
     assert layers[0, 20, 17, 0] > 0.49 > 0.01 > layers[0, 20, 30, 0]
     assert layers[1, 20, 30, 0] > 0.49 > 0.01 > layers[1, 20, 17, 0]
     np.testing.assert_allclose(x[20, 18:29, 0], 0.5, atol=0.02)
+
+
+def test_there_is_no_seam_between_compressed_objects_that_press() -> None:
+    squeezed = replace(MODEL, compress=3.0, contrast=0.3)
+    _, x = composed(squeezed, composites((20.5, 20.5), (26.5, 20.5), pressed=True), 0)
+    np.testing.assert_allclose(x[20, 18:29, 0], 0.5, atol=0.02)
+
+
+def test_objects_have_the_brightness_of_their_scene() -> None:
+    scene = composites((10.5, 20.5), (34.5, 15.5))
+    scene = eqx.tree_at(lambda made: made.brightness, scene, jnp.array([[1.2, 3.0]]))
+    layers, _ = composed(MODEL, scene, 0)
+    assert layers.max(axis=(1, 2, 3)).tolist() == np.float32([0.6, 1.0]).tolist()  # at most 1
 
 
 def test_light_adds_up_before_it_is_compressed() -> None:

@@ -13,7 +13,17 @@ from airscene import AirsceneError
 from airscene.air.survey import look_at
 from airscene.cli import main
 from airscene.config import DataConfig, ImageConfig
-from airscene.data.composites import GAP, OVERLAP, PRESSED_OVERLAP, arrange, make_composites
+from airscene.data.composites import (
+    ALIKE,
+    ALIKE_SD,
+    GAP,
+    OVERLAP,
+    PRESSED,
+    PRESSED_OVERLAP,
+    arrange,
+    brightnesses,
+    make_composites,
+)
 from airscene.data.cutouts import background_noise, convexity_of, cut_out, radii, singles
 from airscene.data.request import Request
 from airscene.runs.run import Run
@@ -117,7 +127,19 @@ def test_arranged_objects_keep_their_distance_and_touch() -> None:
             assert apart.min() >= 16 * (PRESSED_OVERLAP if tight else OVERLAP) - 1e-3
             nearest.append(apart.min())
     assert np.mean(np.array(nearest) < 16 * GAP) > 0.6
-    assert 0.4 < pressed.mean() < 0.6
+    assert abs(pressed.mean() - PRESSED) < 0.1
+
+
+def test_in_some_scenes_all_objects_are_equally_bright() -> None:
+    looks = np.linspace(0.2, 0.8, 7, dtype=np.float32)[:, None, None, None] * np.ones((1, 5, 5, 1))
+    index = np.random.default_rng(0).integers(7, size=(4_000, 3))
+    factor = brightnesses(looks, index, np.random.default_rng(1))
+    alike = (factor != 1).any(axis=1)
+    assert abs(alike.mean() - ALIKE) < 0.05
+    shown = np.log(looks[:, 0, 0, 0][index] * factor)[alike]
+    assert shown.std(axis=1, ddof=1).mean() == pytest.approx(ALIKE_SD * np.sqrt(np.pi / 4), rel=0.1)
+    first = shown[:, 0] - np.log(looks[:, 0, 0, 0][index[alike, 0]])
+    assert abs(first.mean()) < 0.01 and first.std() == pytest.approx(ALIKE_SD, rel=0.1)
 
 
 def folder_of(tmp_path, image: np.ndarray) -> str:

@@ -66,6 +66,7 @@ def composed(
 ) -> tuple[Layers, Array]:
     """The objects of a composite one by one, and the image of all."""
     looks, side = composites.looks[composites.index[row]], composites.looks.shape[1]
+    looks = jnp.clip(looks * composites.brightness[row][:, None, None, None], 0, 1)
     place, there = composites.place[row], present(composites.count[row], len(looks))
 
     def layer(look, place):
@@ -75,9 +76,9 @@ def composed(
         return attention.write(look, pose, c.height, c.width)
 
     layers = there[:, None, None, None] * jax.vmap(layer)(looks, place)
-    shares = jnp.where(composites.pressed[row], _shares(c, place, there == 1), 1.0)
-    layers = layers * shares[..., None]
-    return layers, _together(c, layers)
+    pressed = composites.pressed[row]
+    layers = layers * jnp.where(pressed, _shares(c, place, there == 1), 1.0)[..., None]
+    return layers, jnp.where(pressed, jnp.sum(layers, axis=0), _together(c, layers))
 
 
 def _shares(
@@ -95,7 +96,7 @@ def _shares(
 
 
 def _together(c: ModelConfig, layers: Layers) -> Float[Array, "height width channels"]:
-    """The image of all objects. Light adds up before intensities are compressed."""
+    """The image of objects that may overlap. Light adds up before intensities are compressed."""
     if not c.compress:
         return jnp.sum(layers, axis=0)
     return c.contrast * jnp.arcsinh(jnp.sum(jnp.sinh(layers / c.contrast), axis=0))

@@ -14,7 +14,7 @@ from airscene.air.model import AIR
 from airscene.air.rounds import crop_side
 from airscene.nn import attention
 
-FAINT = 0.15
+FAINT = 0.175
 """An object must explain at least this fraction of what the median object of the picture does."""
 LOGIT = 0.1
 """Evidence for each unit of the network's logit, where nothing else is known."""

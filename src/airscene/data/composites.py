@@ -20,9 +20,12 @@ TOUCHING = 0.75
 """Probability that an object is put beside another one."""
 OVERLAP, GAP = 0.9, 1.15
 """Nearest and farthest distance of objects that touch, relative to the sum of their radii."""
-PRESSED, PRESSED_OVERLAP = 0.5, 0.65
+PRESSED, PRESSED_OVERLAP = 0.7, 0.5
 """The fraction of composites whose objects press against each other, and the nearest distance
 there. The border between two such objects is straight."""
+ALIKE, ALIKE_SD = 0.5, 0.1
+"""The fraction of composites whose objects are equally bright, and the standard deviation of the
+logarithm of their brightness. Only their outlines then tell objects that touch from one object."""
 VISIBLE = 0.4
 """Centres lie at most this fraction of an object's radius beyond the edge of a composite."""
 TRIES = 25
@@ -38,6 +41,8 @@ class Composites(eqx.Module):
     """The look of each object."""
     place: Float[Any, "scenes most 2"]
     """Centre x, y of each object, in pixels."""
+    brightness: Float[Any, "scenes most"]
+    """Factor by which each object is brighter than its look."""
     count: Int[Any, " scenes"]
     """The number of objects in each scene, from 1 up."""
     pressed: Bool[Any, " scenes"]
@@ -55,8 +60,23 @@ def make_composites(request: Request, usual_side: float, most: int) -> Composite
     rng = np.random.default_rng([request.data.data_seed, 4])
     found = cut_out(canvases_of(request), usual_side, OBJECTS, rng)
     size = np.array([request.model.width, request.model.height], float)
-    arranged = arrange(found.radius, size, request.data.composites, most, rng)
-    return Composites(found.looks, *arranged, np.asarray(found.noise, np.float32))
+    index, place, count, pressed = arrange(found.radius, size, request.data.composites, most, rng)
+    brightness = brightnesses(found.looks, index, rng)
+    noise = np.asarray(found.noise, np.float32)
+    return Composites(found.looks, index, place, brightness, count, pressed, noise)
+
+
+def brightnesses(
+    looks: Float[np.ndarray, "objects side side channels"],
+    index: Int[np.ndarray, "scenes most"],
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "scenes most"]:
+    """Factors that make the objects of some scenes as bright as the first object of the scene."""
+    total, squares = looks.sum(axis=(1, 2, 3)), (looks**2).sum(axis=(1, 2, 3))
+    bright = (squares / np.maximum(total, 1e-6))[index]
+    alike = bright[:, :1] / np.maximum(bright, 1e-3) * np.exp(rng.normal(0, ALIKE_SD, index.shape))
+    chosen = rng.uniform(size=(len(index), 1)) < ALIKE
+    return np.where(chosen, alike, 1.0).astype(np.float32)
 
 
 def arrange(
