@@ -9,6 +9,7 @@ from PIL import Image
 
 from airscene.air.pictures import has_objects
 from airscene.bulk import sources
+from airscene.data.folder import pictures_with_truth
 from airscene.data.truth import TruthFolder, from_masks
 from airscene.errors import AirsceneError
 from airscene.io.images import find_files
@@ -68,6 +69,19 @@ def test_masks_in_the_singular_and_in_floats(folder: Path) -> None:
     ]
     (folder / "a_masks.tif").rename(folder / "a_mask.tif")
     assert about(folder, "a.png").count == 2
+
+
+def test_tables_name_the_images_of_a_stack(folder: Path) -> None:
+    np.save(folder / "stack.npy", np.zeros((3, 20, 30), np.uint8))
+    (folder / "counts.csv").write_text("file,count\nstack.npy#0,4\nstack.npy#2,5\n")
+    (folder / "boxes.csv").write_text("file,x0,y0,x1,y1\nstack.npy#1,1,2,5,8\n")
+    found = {Path(name).name: about for name, _, about in pictures_with_truth(folder)}
+    assert [found[f"stack.npy#{i}"].count for i in range(3)] == [4, 1, 5]  # type: ignore[union-attr]
+    (folder / "counts.csv").write_text("file,count\nstack.npy,4\n")
+    with pytest.raises(
+        AirsceneError, match=r"several images, but the truth of one: .*stack\.npy#0"
+    ):
+        list(pictures_with_truth(folder))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from airscene.models import load_as
 
 PNG = {"Content-Type": "image/png"}
 JSON = {"Content-Type": "application/json"}
+NPY = {"Content-Type": "application/octet-stream"}
 CI = os.environ.get("CI") == "true"
 
 
@@ -127,6 +128,17 @@ def test_pictures_come_along_when_asked_for(api: Any, two_digits: np.ndarray) ->
     assert np.abs(pixels(scene["image"]).astype(int) - two_digits).max() <= 1
     error = pixels(scene["reconstruction"]) / 255 - two_digits / 255
     assert np.sum(error**2) / np.sum((two_digits / 255) ** 2) < 0.3
+
+
+def test_a_model_reads_its_channel_of_a_picture_with_two(two_digits: np.ndarray) -> None:
+    second = airscene.Predictor(airscene.load("digits").air.changed(channel="2"))
+    body = npy(np.stack([np.zeros_like(two_digits), two_digits], axis=-1))
+    with client({"second": Flat("second", second)}) as api:
+        scene = api.post("/infer?preview=1", content=body, headers=NPY).json()
+        grey = api.post("/infer", content=npy(two_digits), headers=NPY)
+    assert scene["count"] == 2
+    np.testing.assert_array_equal(pixels(scene["image"]), two_digits)
+    assert grey.status_code == 400 and "no channel 2" in grey.json()["error"]
 
 
 def test_a_large_picture_gets_a_small_preview(api: Any, two_digits: np.ndarray) -> None:

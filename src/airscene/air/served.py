@@ -82,7 +82,7 @@ class Flat(Served):
     def preview(self, image: np.ndarray, seen: bool = False, whole: bool | None = None) -> str:
         """The picture; one that is read whole in detail, with intensities for the eye."""
         if not self._whole(whole):
-            return super().preview(image)
+            return reduced_url(image if seen else self.predictor.plain(image))
         return reduced_url(image if seen else self.predictor.visible(image), LARGE)
 
     def _whole(self, asked: bool | None) -> bool:

@@ -108,11 +108,9 @@ def pictures_with_truth(
     truth = TruthFolder(path)
     for file in find_files([path]):
         images = list(pictures_of([file], channel))
-        for name, image in images:
-            about = truth.about(file, image.shape)
-            if about is not None and len(images) > 1:
-                raise AirsceneError(f"{file} holds {len(images)} images, but the truth of one")
-            yield name, image, about
+        for i, (name, image) in enumerate(images):
+            number = i if len(images) > 1 else None
+            yield name, image, truth.about(file, image.shape, number)
 
 
 def pictures_of(files: list[Path], channel: str | None = ALL) -> Iterator[tuple[str, np.ndarray]]:

@@ -3,7 +3,8 @@
 `NAME_masks.tif` or `NAME_mask.tif` (or another image format) beside `NAME.tif` holds a number for
 each object and 0 for the background. `boxes.csv` in the folder has the columns file, x0, y0, x1,
 y1, a row for each object; `counts.csv` has the columns file and count. Masks say more than boxes,
-boxes more than counts: the first that knows a picture is used.
+boxes more than counts: the first that knows a picture is used. In the tables, `stack.npz#3` is the
+fourth image of a stack.
 
 Training on tiles (`--truth`) needs to know which objects a tile shows: see `shown_in`.
 """
@@ -63,21 +64,38 @@ class TruthFolder:
         self.folder = folder
         self.counts, self.boxes = known_counts(folder), known_boxes(folder)
         for name, known in (("counts.csv", self.counts), ("boxes.csv", self.boxes)):
-            if known and not any((folder / file).is_file() for file in known):
+            if known and not any(_exists(folder / file) for file in known):
                 first = next(iter(known))
                 raise AirsceneError(
                     f"no file listed in {folder / name} is in the folder (first listed: {first})"
                 )
 
-    def about(self, picture: Path, shape: tuple[int, ...]) -> Truth | None:
-        """The truth about a picture with this shape; None if nothing is known."""
-        masks = masks_of(picture)
+    def about(
+        self, picture: Path, shape: tuple[int, ...], number: int | None = None
+    ) -> Truth | None:
+        """The truth about a picture with this shape; None if nothing is known.
+
+        number: the place of the image in its file, if the file is a stack.
+        """
+        masks, key = masks_of(picture), picture.relative_to(self.folder).as_posix()
+        if number is not None:
+            if masks or key in self.boxes or key in self.counts:
+                raise AirsceneError(
+                    f"{picture} holds several images, but the truth of one: in boxes.csv or "
+                    f"counts.csv, name them {key}#0, {key}#1, ..."
+                )
+            key = f"{key}#{number}"
         if masks is not None:
             return from_masks(read_masks(masks, shape))
-        key = picture.relative_to(self.folder).as_posix()
         if key in self.boxes:
             return Truth(len(self.boxes[key]), self.boxes[key])
         return Truth(self.counts[key]) if key in self.counts else None
+
+
+def _exists(picture: Path) -> bool:
+    """Whether a picture, or the stack that it is in, is a file."""
+    stack, _, number = picture.name.rpartition("#")
+    return picture.is_file() or (number.isdecimal() and (picture.parent / stack).is_file())
 
 
 def masks_of(picture: Path) -> Path | None:

@@ -10,7 +10,7 @@ import numpy as np
 from airscene import models
 from airscene.errors import AirsceneError
 from airscene.io import images
-from airscene.io.frames import as_float_image
+from airscene.io.frames import as_floats
 from airscene.kinds.served import Served
 from airscene.registry import KINDS
 
@@ -36,13 +36,13 @@ def _served(source: str) -> Served:
 
 
 def read_image(data: bytes) -> np.ndarray:
-    """Decode bytes that contain exactly one image, to floats in [0, 1]."""
+    """Decode bytes that contain exactly one image, with any channels, to floats in [0, 1]."""
     if not data:
         raise AirsceneError("the request body is empty; send an image")
     found = images.decode(data, MOST_PIXELS)
     if len(found) != 1:
         raise AirsceneError(f"the file contains {len(found)} images; send one image")
-    return as_float_image(found[0])
+    return as_floats(found[0])
 
 
 def read_json(data: bytes) -> Any:
@@ -76,7 +76,7 @@ def image_from_json(values: Any) -> np.ndarray:
         if array.min() < 0 or array.max() > 255:
             raise AirsceneError("integers must be between 0 and 255")
         array = array.astype(np.uint8) if array.max() > 1 else array.astype(np.float32)
-    return as_float_image(array)
+    return as_floats(array)
 
 
 def _no_number(name: str) -> NoReturn:
