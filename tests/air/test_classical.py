@@ -12,7 +12,7 @@ from scipy import ndimage
 from airscene.air import classical
 from airscene.air.config import ModelConfig
 from airscene.air.model import AIR
-from airscene.air.pictures import known_pictures
+from airscene.air.picture_evaluation import known_pictures
 from airscene.air.predictor import Predictor
 from airscene.cli import main
 from airscene.config import ImageConfig

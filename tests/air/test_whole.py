@@ -12,7 +12,7 @@ from airscene.air import rounds
 from airscene.air.config import ModelConfig
 from airscene.air.cores import DifferenceCore
 from airscene.air.picture import Thing, _without_slivers, infer_picture
-from airscene.air.pictures import count_error, figures
+from airscene.air.picture_evaluation import count_error, figures
 from airscene.air.predictor import Predictor, _on_canvas
 from airscene.air.refining import Rest, _needed
 from airscene.air.rounds import _in_strips

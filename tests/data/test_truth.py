@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from airscene.air.pictures import has_objects
+from airscene.air.picture_evaluation import has_objects
 from airscene.bulk import sources
 from airscene.data.folder import pictures_with_truth
 from airscene.data.truth import TruthFolder, from_masks

@@ -8,7 +8,7 @@ import numpy as np
 
 from airscene.air.confidence import Confidence, calibrated, coverage, interval
 from airscene.air.picture import evidence_in
-from airscene.air.pictures import Known, at_edges, known_pictures
+from airscene.air.picture_evaluation import Known, at_edges, known_pictures
 from airscene.air.predictor import Predictor
 from airscene.config import Edges
 from airscene.errors import many

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import ndimage
 
-from airscene.air.pictures import Known, PictureEvaluator, figures
+from airscene.air.picture_evaluation import Known, PictureEvaluator, figures
 from airscene.air.survey import survey
 from airscene.config import INTAKE, Edges, ImageConfig
 from airscene.data.truth import Truth

@@ -68,7 +68,7 @@ class AIRKind(Kind):
     def evaluator(self, predictor: "Predictor", question: Question) -> Evaluator:
         """An evaluator on held-out scenes, or on the pictures of a folder with known objects."""
         from airscene.air.evaluation import SceneEvaluator
-        from airscene.air.pictures import PictureEvaluator, has_objects, is_folder
+        from airscene.air.picture_evaluation import PictureEvaluator, has_objects, is_folder
 
         if (
             question.data
@@ -84,9 +84,9 @@ class AIRKind(Kind):
 
     def measures(self, predictor: "Predictor") -> Measures:
         """The measures of counts, boxes, masks, and the ELBO with its parts."""
-        from airscene.air import evaluation, pictures
+        from airscene.air import evaluation, picture_evaluation
 
-        return pictures.MEASURES | evaluation.MEASURES
+        return picture_evaluation.MEASURES | evaluation.MEASURES
 
     def report(
         self,
@@ -112,7 +112,7 @@ class AIRKind(Kind):
     ) -> dict[str, dict[str, Any]]:
         """Figures of a model, of threshold and watershed, and of blobs."""
         from airscene.air.classical import compare
-        from airscene.air.pictures import is_folder
+        from airscene.air.picture_evaluation import is_folder
 
         if question.data is None:
             raise AirsceneError(
@@ -127,7 +127,7 @@ class AIRKind(Kind):
     ) -> Calibrated:
         """Fit the error bars of a model to the pictures of a folder with known objects."""
         from airscene.air.calibration import calibrate
-        from airscene.air.pictures import is_folder
+        from airscene.air.picture_evaluation import is_folder
 
         if not is_folder(str(folder)):
             raise AirsceneError(f"{folder} is not a folder")

@@ -128,7 +128,7 @@ def at_edges(known: Known, edges: Edges) -> Truth:
 
 
 @runtime_checkable
-class Found(Protocol):
+class Detections(Protocol):
     """What was found in a picture: a `Scene`, or the regions of a classical method."""
 
     @property
@@ -146,7 +146,7 @@ class Found(Protocol):
         ...
 
 
-def figures(scenes: Sequence[Found], truths: Sequence[Truth]) -> dict[str, Any]:
+def figures(scenes: Sequence[Detections], truths: Sequence[Truth]) -> dict[str, Any]:
     """F1 and average precision over all pictures, and the mean relative error of the counts."""
     pairs = list(zip(scenes, truths, strict=True))
     labels = [scene.label_image() if t.masks is not None else None for scene, t in pairs]
@@ -185,15 +185,15 @@ def count_error(found: Sequence[int], true: Sequence[int]) -> float:
     return float(np.mean(gaps))
 
 
-def _score(scene: Found) -> Float[np.ndarray, " objects"]:
+def _score(scene: Detections) -> Float[np.ndarray, " objects"]:
     return np.array([thing.presence for thing in scene.objects])
 
 
-def _boxes(scene: Found) -> Float[np.ndarray, "objects 4"]:
+def _boxes(scene: Detections) -> Float[np.ndarray, "objects 4"]:
     return np.array([thing.box for thing in scene.objects], float).reshape(-1, 4)
 
 
-def _centred(scene: Found, truth: Truth) -> Float[np.ndarray, "true found"]:
+def _centred(scene: Detections, truth: Truth) -> Float[np.ndarray, "true found"]:
     """Which centres lie in which true objects."""
     boxes = _boxes(scene)
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
