@@ -49,7 +49,7 @@ def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:
 
 def time_to_99(config: TrainConfig, images: np.ndarray) -> None:
     """Seconds, including compilation, until 99% of held-out counts are right (one seed)."""
-    held_out = make_scenes(config.data, config.model, held_out=True, scenes=1000)
+    held_out = make_scenes(config.data, config.model, part="test", scenes=1000)
     jax.clear_caches()
     start = time.perf_counter()
     task = AIRTask(replace(config, eval_every=125), uncounted(images), held_out)
@@ -87,12 +87,12 @@ def inference_speed(predictor: Predictor, fast: bool) -> None:
     config = preset("digits")
     model: ModelConfig = predictor.config
     for n in (0, 1, 2):
-        scenes = make_scenes(config.data, model, held_out=True, scenes=50, counts=(n,))
+        scenes = make_scenes(config.data, model, part="test", scenes=50, counts=(n,))
         images = as_float(scenes.images)[..., 0]
         took = seconds(lambda images=images: [predictor.infer(x) for x in images]) / len(images)
         say(f"one image with {n} objects, model.infer", 1e3 * took, "ms")
     size = 16_384 if fast else 256
-    scenes = make_scenes(config.data, model, held_out=True, scenes=size)
+    scenes = make_scenes(config.data, model, part="test", scenes=size)
     x = jnp.asarray(as_float(scenes.images))
     rate = size / seconds(lambda: infer_compiled(predictor.air, x))
     say(f"batches of {size}, compiled program", rate, "images/s")

@@ -143,7 +143,7 @@ def family(job: psutil.Popen) -> dict[int, float]:
 def write_images(folder: Path, images: int) -> None:
     folder.mkdir()
     config = load(MODEL).config
-    scenes = make_scenes(DataConfig(), config, held_out=True, scenes=images, seed=0)
+    scenes = make_scenes(DataConfig(), config, part="test", scenes=images, seed=0)
     for i, image in enumerate(scenes.images[..., 0]):
         data = io.BytesIO()
         Image.fromarray(image).save(data, "PNG")

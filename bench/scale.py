@@ -68,7 +68,7 @@ def inference_scale(fast: bool) -> None:
     """Images per second of the compiled program, by batch size."""
     predictor, config = load("digits"), preset("digits")
     for size in (256, 4096, 16_384) if fast else (256,):
-        scenes = make_scenes(config.data, predictor.config, held_out=True, scenes=size)
+        scenes = make_scenes(config.data, predictor.config, part="test", scenes=size)
         x = jnp.asarray(as_float(scenes.images))
         speed = size / seconds(lambda x=x: infer_compiled(predictor.air, x))
         say(f"inference, batch {size}", speed, "images/s")

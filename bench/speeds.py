@@ -31,7 +31,7 @@ def begin(
     parser.add_argument("--json", type=Path, help="also write the results to this file, as JSON")
     arguments = parser.parse_args()
     config = preset("digits")
-    images = make_scenes(config.data, config.model, held_out=False).images
+    images = make_scenes(config.data, config.model, part="training").images
     say("device", jax.devices()[0].device_kind)
     return arguments, jax.default_backend() != "cpu", config, images
 

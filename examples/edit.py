@@ -20,9 +20,7 @@ SCALE, GAP, SEED = 5, 12, 2
 def main(path: Path) -> list[int]:
     """Write the picture; return the number of objects that the model finds in each panel."""
     model = airscene.load("digits")
-    scenes = make_scenes(
-        DataConfig(), model.config, held_out=True, scenes=1, counts=(2,), seed=SEED
-    )
+    scenes = make_scenes(DataConfig(), model.config, part="test", scenes=1, counts=(2,), seed=SEED)
     image = scenes.images[0, :, :, 0]
     scene = model.infer(image)
     left, right = sorted((0, 1), key=lambda i: scene.objects[i].box[0])

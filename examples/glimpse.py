@@ -56,8 +56,8 @@ airscene.register("glimpse", "patterns", Patterns)
 def main(steps: int, scenes: int = 20_000, max_objects: int = 3, **settings) -> float:
     """Train on scenes of 0 to 2 digits; return the accuracy of counts on 500 held-out scenes."""
     train, test = (
-        make_scenes(DataConfig(scenes=n), ModelConfig(), held_out=held_out)
-        for n, held_out in ((scenes, False), (500, True))
+        make_scenes(DataConfig(scenes=n), ModelConfig(), part=part)
+        for n, part in ((scenes, "training"), (500, "test"))
     )
     settings = {"core": "lstm", "glimpse": "patterns", **settings}
     fitted = airscene.fit(train.images, max_objects, steps=steps, **settings)

@@ -42,7 +42,7 @@ def test_the_installed_wheel_infers(wheel, tmp_path):
     """Unpacked alone, beside the dependencies of this environment: nothing of the tree is used."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    scenes = make_scenes(DataConfig(counts=(2,)), ModelConfig(), held_out=True, scenes=1)
+    scenes = make_scenes(DataConfig(counts=(2,)), ModelConfig(), part="test", scenes=1)
     Image.fromarray(scenes.images[0, ..., 0]).save(tmp_path / "two.png")
     code = "import airscene, sys; print(airscene.__file__); from airscene.cli import main; main()"
     found = subprocess.run(

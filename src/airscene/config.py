@@ -31,7 +31,7 @@ T = TypeVar("T")
 EVAL_SCENES = 2_000
 """Number of held-out scenes in an evaluation."""
 EVAL_SEED = 1
-"""Seed of these scenes. Evaluations during training use other held-out scenes, with seed 0."""
+"""Seed of these scenes, which are test scenes. Training looks at validation scenes, with seed 0."""
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_a_difference_core_needs_patches():
 def test_more_steps_change_nothing_for_scenes_that_stop_earlier():
     usual, more = airscene.load("digits-difference"), airscene.load("digits-difference", 6)
     assert (usual.config.max_objects, more.config.max_objects) == (3, 6)
-    scenes = make_scenes(DataConfig(), usual.config, held_out=True, scenes=30, seed=5)
+    scenes = make_scenes(DataConfig(), usual.config, part="test", scenes=30, seed=5)
     x = as_float(scenes.images)
     a, b = usual.infer_arrays(x), more.infer_arrays(x)
     early = a.steps < 3
@@ -189,7 +189,7 @@ def test_more_steps_change_nothing_for_scenes_that_stop_earlier():
 @pytest.mark.long
 def test_the_difference_network_counts_past_what_it_was_shown():
     model = airscene.load("digits-difference", max_objects=5)
-    scenes = make_scenes(DataConfig(), model.config, held_out=True, scenes=200, counts=(3,), seed=9)
+    scenes = make_scenes(DataConfig(), model.config, part="test", scenes=200, counts=(3,), seed=9)
     count = np.argmax(model.infer_arrays(as_float(scenes.images)).log_q, axis=1)
     assert np.mean(count == 3) >= 0.97
 
@@ -197,10 +197,10 @@ def test_the_difference_network_counts_past_what_it_was_shown():
 @pytest.mark.long
 def test_it_works_on_a_larger_canvas_at_the_scale_of_training():
     usual, large = (airscene.load("digits-difference", 6, canvas) for canvas in (None, 100))
-    scenes = make_scenes(DataConfig(), large.config, held_out=True, scenes=20, counts=(5,), seed=9)
+    scenes = make_scenes(DataConfig(), large.config, part="test", scenes=20, counts=(5,), seed=9)
     count = np.argmax(large.infer_arrays(as_float(scenes.images)).log_q, axis=1)
     assert np.mean(count == 5) >= 0.95
-    one = make_scenes(DataConfig(), usual.config, held_out=True, scenes=1, counts=(1,), seed=2)
+    one = make_scenes(DataConfig(), usual.config, part="test", scenes=1, counts=(1,), seed=2)
     image = as_float(one.images)[0, ..., 0]
     framed = np.zeros((100, 100), np.float32)
     framed[25:75, 20:70] = image

@@ -69,7 +69,7 @@ def test_counts_and_confusion() -> None:
 @pytest.mark.long
 def test_evaluation_of_a_trained_model() -> None:
     model = airscene.load("digits")
-    held_out = make_scenes(DataConfig(), model.config, held_out=True, scenes=60, seed=9)
+    held_out = make_scenes(DataConfig(), model.config, part="test", scenes=60, seed=9)
     result = evaluate(model, held_out).result
     assert result["count_accuracy"] >= 0.97
     assert result["box_recall"] >= 0.9
@@ -84,7 +84,7 @@ def test_evaluation_of_a_trained_model() -> None:
 
 def test_evaluation_of_empty_scenes() -> None:
     model = airscene.load("digits")
-    empty = make_scenes(DataConfig(), model.config, held_out=True, scenes=20, counts=(0,))
+    empty = make_scenes(DataConfig(), model.config, part="test", scenes=20, counts=(0,))
     result = evaluate(model, empty).result
     assert result["count_accuracy"] == 1
     assert result["mean_steps"] == 1

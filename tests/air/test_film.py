@@ -244,7 +244,7 @@ def test_a_missing_package_is_one_line(monkeypatch, capsys) -> None:
 
 
 def test_objects_move_smoothly_and_stay_apart() -> None:
-    scenes = make_scenes(DataConfig(), TrainConfig().model, held_out=True, scenes=60)
+    scenes = make_scenes(DataConfig(), TrainConfig().model, part="test", scenes=60)
     crops, apart = film.cutouts(scenes)
     assert apart and len(crops) == scenes.counts.sum()
     images = film.stream(scenes, 200)

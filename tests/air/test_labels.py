@@ -24,7 +24,7 @@ CONFIG = TrainConfig(batch=8, labels=0.1, model=SMALL, data=DataConfig(scenes=20
 
 
 def scenes(config: TrainConfig = CONFIG):
-    return make_scenes(config.data, config.model, held_out=False)
+    return make_scenes(config.data, config.model, part="training")
 
 
 def test_a_share_of_the_images_has_labels():

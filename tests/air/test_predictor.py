@@ -28,14 +28,14 @@ def digits() -> Predictor:
 
 @pytest.fixture(scope="module")
 def scenes(digits: Predictor) -> Scenes:
-    return make_scenes(DataConfig(), digits.config, held_out=True, scenes=40, seed=5)
+    return make_scenes(DataConfig(), digits.config, part="test", scenes=40, seed=5)
 
 
 def test_bundled_models_count_held_out_scenes(digits: Predictor, scenes: Scenes) -> None:
     found = digits.infer(scenes.images)
     assert np.mean([s.count for s in found] == scenes.counts) >= 0.95
     sprites = airscene.load("sprites")
-    data = make_scenes(DataConfig(dataset="sprites"), sprites.config, held_out=True, scenes=40)
+    data = make_scenes(DataConfig(dataset="sprites"), sprites.config, part="test", scenes=40)
     assert np.mean([s.count for s in sprites.infer(data.images)] == data.counts) >= 0.9
 
 

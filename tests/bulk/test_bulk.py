@@ -40,7 +40,7 @@ quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::Resour
 @pytest.fixture(scope="module")
 def images() -> np.ndarray:
     return make_scenes(
-        DataConfig(), airscene.load("digits").config, held_out=True, scenes=IMAGES
+        DataConfig(), airscene.load("digits").config, part="test", scenes=IMAGES
     ).images[..., 0]
 
 

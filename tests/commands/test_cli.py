@@ -145,7 +145,7 @@ def _wait(condition, seconds: float = 180) -> None:
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], np.ndarray]:
     folder = tmp_path_factory.mktemp("pictures")
-    scenes = make_scenes(DataConfig(), ModelConfig(), held_out=True, scenes=3, seed=11)
+    scenes = make_scenes(DataConfig(), ModelConfig(), part="test", scenes=3, seed=11)
     paths = [folder / f"{i}.png" for i in range(3)]
     for path, image in zip(paths, scenes.images, strict=True):
         Image.fromarray(image[..., 0]).save(path)

@@ -79,7 +79,7 @@ def test_the_survey_chooses_a_channel_that_has_the_contrast_alone(
 @pytest.mark.quick
 def test_colour_sprites_stay_colour() -> None:
     data, model = DataConfig(dataset="sprites"), ModelConfig(channels=3)
-    found = survey(list(make_scenes(data, model, held_out=True, scenes=40).images))
+    found = survey(list(make_scenes(data, model, part="test", scenes=40).images))
     assert (found.channel, found.channels) == ("all", 3)
 
 

@@ -101,7 +101,7 @@ def test_only_the_training_part_is_cut_out(tmp_path) -> None:
 def test_cutouts_have_the_scale_of_tiles(tmp_path) -> None:
     """Tiles of 60 pixels on canvases of 30: objects are half as wide."""
     data = DataConfig(dataset="folder", path=folder_of(tmp_path, plate()), tile=60, composites=9)
-    request = Request(False, data, ImageConfig(height=30, width=30, channels=1))
+    request = Request("training", data, ImageConfig(height=30, width=30, channels=1))
     made = make_composites(request, 12.0, 5)
     wide = np.sqrt((made.looks[..., 0] > 0.2).sum(axis=(1, 2)) * 4 / np.pi)
     assert 7 < np.median(wide) < 12
@@ -151,7 +151,7 @@ def folder_of(tmp_path, image: np.ndarray) -> str:
 
 def request_for(path: str) -> Request:
     data = DataConfig(dataset="folder", path=path, tile=60, composites=200, scenes=10)
-    return Request(False, data, ImageConfig(height=60, width=60, channels=1))
+    return Request("training", data, ImageConfig(height=60, width=60, channels=1))
 
 
 def test_the_same_request_gives_the_same_composites(tmp_path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from airscene.air.config import ModelConfig
 from airscene.config import DataConfig
 from airscene.data import DATASETS, digits, make_scenes
-from airscene.data.digits import HELD_OUT, MNIST, embedded_digits
+from airscene.data.digits import MNIST, TEST, embedded_digits, embedded_split, mnist_split
 from airscene.data.downloads import Source
+from airscene.data.request import Part
 from airscene.data.scenes import CHUNK, Drawn, as_float
 from airscene.data.sprites import RADII
 from airscene.errors import AirsceneError
@@ -22,10 +23,13 @@ CHANNELS = {"digits": 1, "mnist": 1, "sprites": 3}
 
 
 DIGESTS = {
-    "digits": "b6253b3d58e81506",
+    "digits": "599df44bc46ddab6",
     "sprites": "0cd94fee84d14a82",
 }
 """Of 99 scenes of 1 or 3 objects, 60 by 70 pixels: models are trained on what these stand for."""
+
+
+PARTS: tuple[Part, ...] = ("training", "validation", "test")
 
 
 def scenes(
@@ -35,13 +39,13 @@ def scenes(
     counts=(0, 1, 2),
     height=50,
     width=50,
-    held_out=False,
+    part: Part = "training",
     seed=0,
     lazily=False,
 ):
     data = DataConfig(dataset=dataset, counts=counts, scenes=count, data_seed=seed)
     model = ModelConfig(height=height, width=width, channels=CHANNELS.get(dataset, 1))
-    return make_scenes(data, model, held_out=held_out, lazily=lazily)
+    return make_scenes(data, model, part=part, lazily=lazily)
 
 
 def ink_box(mask):
@@ -75,7 +79,7 @@ def test_the_same_request_gives_the_same_scenes(dataset):
     for name in ("images", "counts", "boxes", "labels"):
         np.testing.assert_array_equal(getattr(one, name), getattr(same, name))
     assert (one.images != scenes(dataset, seed=1).images).any()
-    assert (one.images != scenes(dataset, held_out=True).images).any()
+    assert (one.images != scenes(dataset, part="test").images).any()
 
 
 @pytest.mark.parametrize("dataset", ["digits", "sprites"])
@@ -124,7 +128,7 @@ def test_counts_are_those_that_are_asked_for(dataset, counts):
 
 def test_the_arguments_take_precedence_over_the_configuration():
     data, model = DataConfig(counts=(0, 1, 2), scenes=9, data_seed=4), ModelConfig()
-    made = make_scenes(data, model, held_out=False, scenes=5, counts=(2,), seed=7)
+    made = make_scenes(data, model, part="training", scenes=5, counts=(2,), seed=7)
     expected = scenes("digits", 5, counts=(2,), seed=7)
     np.testing.assert_array_equal(made.images, expected.images)
 
@@ -148,23 +152,39 @@ def test_digits_lie_anywhere():
     np.testing.assert_allclose(centres.mean(axis=0), 25, atol=2)
 
 
-def test_held_out_digits_are_not_trained_on():
+def test_no_digit_is_in_two_parts():
     images, labels = embedded_digits()
     assert images.shape == (5000, 28, 28)
     assert np.bincount(labels).tolist() == [500] * 10
     known, used = known_digits(), {}
-    for held_out in (False, True):
-        used[held_out] = set()
-        for crop, label in crops(scenes("digits", 500, counts=(2,), held_out=held_out)):
+    for part in PARTS:
+        used[part] = set()
+        for crop, label in crops(scenes("digits", 500, counts=(2,), part=part)):
             indices = known[crop.shape, crop.tobytes()]
-            fitting = [i for i in indices if (i % HELD_OUT == 0) == held_out]
+            fitting = [i for i in indices if (i % TEST == 0) == (part == "test")]
             assert label in labels[fitting]
-            used[held_out].update(fitting)
-    assert len(used[True]) > 400
-    assert len(used[False]) > 800
-    assert not used[True] & used[False]
-    held_out_labels = np.bincount(labels[np.arange(5000) % HELD_OUT == 0])
-    assert (held_out_labels == 100).all()
+            used[part].update(fitting)
+    digits = {"training": 3_500, "validation": 500, "test": 1_000}
+    for part, n in digits.items():  # of 1,000 draws
+        assert len(used[part]) == pytest.approx(n * (1 - np.exp(-1_000 / n)), rel=0.05)
+    assert len(set().union(*used.values())) == sum(map(len, used.values()))
+    test_labels = np.bincount(labels[np.arange(5000) % TEST == 0])
+    assert (test_labels == 100).all()
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"),
+    [(embedded_split, (3_500, 500, 1_000)), (mnist_split, (55_000, 5_000, 10_000))],
+)
+def test_the_parts_are_all_of_the_digits(split, sizes):
+    if split is mnist_split and not os.environ.get("AIRSCENE_DATA"):
+        pytest.skip("AIRSCENE_DATA does not say where MNIST lies")
+    parts = [split(part) for part in PARTS]
+    assert tuple(len(images) for images, _ in parts) == sizes
+    assert len(np.unique(np.concatenate([x for x, _ in parts]), axis=0)) > 0.99 * sum(sizes)
+    for images, labels in parts:  # every part has every digit, about as often
+        counts = np.bincount(labels)
+        assert len(images) == len(labels) and counts.min() > 0.8 * counts.mean()
 
 
 def test_a_sprite_has_the_shape_and_the_colour_of_its_label():
@@ -219,7 +239,7 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(AirsceneError, match=r"no data set 'cats'. Available: digits, mnist"):
         scenes("cats")
     with pytest.raises(AirsceneError, match="digits has grey images, but the model takes colour"):
-        make_scenes(DataConfig(), ModelConfig(channels=3), held_out=False)
+        make_scenes(DataConfig(), ModelConfig(channels=3), part="training")
     with pytest.raises(AirsceneError, match="does not fit into an image of 12x50"):
         scenes("digits", height=12)
     with pytest.raises(AirsceneError, match="9 objects do not fit into 40x40"):
@@ -235,24 +255,24 @@ def test_errors_say_what_is_wrong():
 def test_mnist_scenes():
     if not os.environ.get("AIRSCENE_DATA"):
         pytest.skip("AIRSCENE_DATA does not say where MNIST lies")
-    made = scenes("mnist", 20, counts=(2,), held_out=True)
+    made = scenes("mnist", 20, counts=(2,), part="test")
     assert {len(made), *made.counts} == {20, 2}
     for crop, label in crops(made):
         assert ink_box(crop) == [0, 0, crop.shape[1], crop.shape[0]]
         assert 0 <= label <= 9
 
 
-@pytest.mark.parametrize("held_out", [False, True])
-def test_a_damaged_mnist_is_not_used(tmp_path, monkeypatch, held_out):
+@pytest.mark.parametrize("part", PARTS)
+def test_a_damaged_mnist_is_not_used(tmp_path, monkeypatch, part):
     monkeypatch.setattr(digits, "mnist", digits.mnist.__wrapped__)  # which is cached
     monkeypatch.setenv("AIRSCENE_DATA", str(tmp_path))
     with pytest.raises(AirsceneError, match="AIRSCENE_DATA has no file"):
-        scenes("mnist", held_out=held_out)
+        scenes("mnist", part=part)
     (tmp_path / "mnist").mkdir()
     for name in MNIST.checksums:
         (tmp_path / "mnist" / name).write_bytes(b"not MNIST")
     with pytest.raises(AirsceneError, match="its checksum differs"):
-        scenes("mnist", held_out=held_out)
+        scenes("mnist", part=part)
 
 
 def test_any_of_several_checksums_will_do(tmp_path, monkeypatch):

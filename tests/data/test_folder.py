@@ -30,7 +30,7 @@ SMALL = ["--steps=4", "--eval-every=2", "--batch=4", "--mlp=8", "--codes=4", "--
 
 def digits(scenes=40, seed=0, counts=(0, 1, 2)):
     return make_scenes(
-        DataConfig(counts=counts), ModelConfig(), held_out=True, scenes=scenes, seed=seed
+        DataConfig(counts=counts), ModelConfig(), part="test", scenes=scenes, seed=seed
     )
 
 
@@ -135,8 +135,8 @@ def test_a_folder_of_many_kinds_of_files(folder):
 
 def test_training_and_held_out_pictures_are_others(folder):
     data = DataConfig(dataset="folder", path=str(folder))
-    parts = [make_scenes(data, ModelConfig(), held_out=h).images for h in (False, True)]
-    assert [len(part) for part in parts] == [36, 4]
+    parts = [make_scenes(data, ModelConfig(), part=part).images for part in ("training", "test")]
+    assert [len(images) for images in parts] == [36, 4]
     seen = {image.tobytes() for image in parts[0] if image.any()}
     assert not seen & {image.tobytes() for image in parts[1] if image.any()}
 
@@ -146,7 +146,7 @@ def test_tiles_of_one_picture_are_parted(tmp_path):
     Image.fromarray(picture).save(tmp_path / "one.png")
     data = DataConfig(dataset="folder", path=str(tmp_path), tile=20, scenes=300)
     model = ModelConfig(height=20, width=20)
-    shown, others = (make_scenes(data, model, held_out=h).images for h in (False, True))
+    shown, others = (make_scenes(data, model, part=part).images for part in ("training", "test"))
     assert shown.shape == others.shape == (300, 20, 20, 1)
     assert shown.max() == 159 and others.min() == 160
 

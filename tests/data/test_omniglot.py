@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 from airscene.air.config import ModelConfig
 from airscene.config import DataConfig
 from airscene.data import make_scenes, omniglot
+from airscene.data.request import Part
 from airscene.data.scenes import UNKNOWN
 from airscene.errors import AirsceneError
 from airscene.experiments.omniglot import interval, partial, spearman
@@ -66,20 +67,20 @@ def small(tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setattr(omniglot, cached.__name__, cached.__wrapped__)
 
 
-def scenes(held_out: bool, side: int = 50):
+def scenes(part: Part, side: int = 50):
     model = ModelConfig(height=side, width=side, max_objects=4)
-    return make_scenes(DataConfig(dataset="omniglot"), model, held_out=held_out)
+    return make_scenes(DataConfig(dataset="omniglot"), model, part=part)
 
 
 @pytest.mark.usefixtures("small")
-def test_alphabets_with_strokes_are_held_out():
-    shown, others = scenes(False), scenes(True)
-    assert (len(shown), len(others)) == (2, 3)
-    assert shown.images.shape == (2, 50, 50, 1)
+def test_alphabets_with_strokes_are_the_test_part():
+    shown, looked_at, others = scenes("training"), scenes("validation"), scenes("test")
+    assert (len(shown), len(looked_at), len(others)) == (1, 1, 3)
+    assert shown.images.shape == (1, 50, 50, 1)
     assert set(shown.counts) == {UNKNOWN}
     assert not shown.counted
     assert sorted(image.any(axis=(0, 2)).argmax() for image in others.images) == [4, 9, 14]
-    assert sorted(image.any(axis=(0, 2)).argmax() for image in shown.images) == [19, 28]
+    assert [x.images[0].any(axis=(0, 2)).argmax() for x in (shown, looked_at)] == [28, 19]
     ink = shown.images.astype(float).mean() / 255
     assert ink == pytest.approx(4 / 105, rel=0.1)  # light on black; averaged, not sampled
 
@@ -103,8 +104,8 @@ def test_the_real_files():
     assert (len(images), len(set(characters))) == (2120, 106)
     assert 2.5 < strokes.mean() < 3.5
     assert strokes.min() == 1
-    assert len(scenes(False)) == 27_620  # 1,623 characters by 20 people, less what is held out
-    assert len(scenes(True)) == 20 * (1623 - 1381)
+    sizes = [len(scenes(part)) for part in ("training", "validation", "test")]
+    assert sizes == [24_920, 2_700, 4_840]  # together 1,623 characters by 20 people
 
 
 def test_rank_correlations_against_scipy():

@@ -15,6 +15,7 @@ from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.folder import Large
+from airscene.data.request import Part
 from airscene.data.scenes import UNKNOWN
 from airscene.data.truth import shown_in
 from airscene.errors import AirsceneError
@@ -55,9 +56,9 @@ def write(path: Path, truth: str) -> Path:
     return path
 
 
-def tiles(path: Path, held_out: bool = False, canvas: int = TILE, truth: bool = True) -> Scenes:
+def tiles(path: Path, part: Part = "training", canvas: int = TILE, truth: bool = True) -> Scenes:
     data = DataConfig(dataset="folder", path=str(path), tile=TILE, scenes=400, truth=truth)
-    return make_scenes(data, ModelConfig(height=canvas, width=canvas), held_out=held_out)
+    return make_scenes(data, ModelConfig(height=canvas, width=canvas), part=part)
 
 
 # Tiles
@@ -91,13 +92,13 @@ def test_which_objects_a_tile_shows(box: tuple[float, ...], shown: bool | None) 
     np.testing.assert_allclose(truth.boxes, np.array(expected) - [20, 10, 20, 10])
 
 
-@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("part", ["training", "validation"])
 @pytest.mark.parametrize("truth", ["masks", "boxes"])
 def test_labels_of_tiles_against_what_the_tiles_show(
-    tmp_path: Path, truth: str, held_out: bool
+    tmp_path: Path, truth: str, part: Part
 ) -> None:
     """White squares on black, so that each tile itself says what can be seen of each object."""
-    scenes, known, unknown = tiles(write(tmp_path, truth), held_out), 0, 0
+    scenes, known, unknown = tiles(write(tmp_path, truth), part), 0, 0
     for image, count, boxes in zip(scenes.images, scenes.counts, scenes.boxes, strict=True):
         regions, n = ndimage.label(image[..., 0])  # type: ignore[misc]
         areas = np.bincount(regions.ravel(), minlength=n + 1)[1:] / SIDE**2
@@ -170,7 +171,7 @@ def test_whole_pictures_with_masks_boxes_and_counts(tmp_path: Path) -> None:
     (tmp_path / "counts.csv").write_text("file,count\n02.png,7\n04.png,3\n")
     data = DataConfig(dataset="folder", path=str(tmp_path), truth=True)
     model = ModelConfig(height=20, width=20)
-    scenes = make_scenes(data, model, held_out=False)
+    scenes = make_scenes(data, model, part="training")
     assert scenes.counts.tolist() == [1, 2, 0, 3] + [UNKNOWN] * 14  # 00 and 10 are held out
     assert scenes.boxes[0, 0].tolist() == [5, 7, 10, 9]
     assert scenes.boxes[1].tolist() == [[0, 5, 3, 9], [15, 10, 20, 15]]
@@ -235,10 +236,10 @@ def test_without_truth_the_data_are_as_before(tmp_path: Path) -> None:
         model = ModelConfig(height=size[0], width=size[1])
         data = replace(whole, tile=tile, scenes=50)
         digest = hashlib.sha256()
-        for held_out in (False, True):
-            made = make_scenes(data, model, held_out=held_out)
-            for part in (made.images, made.counts.astype("<i8"), made.boxes, made.labels):
-                digest.update(repr(part.shape).encode() + part.tobytes())
+        for part in ("training", "test"):
+            made = make_scenes(data, model, part=part)
+            for array in (made.images, made.counts.astype("<i8"), made.boxes, made.labels):
+                digest.update(repr(array.shape).encode() + array.tobytes())
         assert digest.hexdigest()[:16] == told
         assert choose(TrainConfig(model=model, data=data), made) is None
 

@@ -78,7 +78,7 @@ def api(models: dict[str, Served]) -> Iterator[Any]:
 def two_digits(models: dict[str, Served]) -> np.ndarray:
     digits = models["digits"]
     assert isinstance(digits, Flat)
-    scenes = make_scenes(DataConfig(), digits.predictor.config, held_out=True, scenes=20, seed=5)
+    scenes = make_scenes(DataConfig(), digits.predictor.config, part="test", scenes=20, seed=5)
     return scenes.images[int(np.flatnonzero(scenes.counts == 2)[0]), :, :, 0]
 
 

@@ -158,12 +158,10 @@ def test_settings_that_changed_are_not_mixed(tmp_path: Path) -> None:
 
 def test_no_digit_is_in_two_collections(monkeypatch) -> None:
     """Each digit is given a pixel value of its own, to be known by."""
-    glyphs = np.zeros((300, 28, 28), np.uint8)
-    glyphs[np.arange(300), 5, 5], glyphs[:, 5, 6] = (
-        np.arange(300) % 250 + 1,
-        1 + np.arange(300) // 250,
-    )
-    monkeypatch.setattr(digits, "embedded_digits", lambda: (glyphs, np.arange(300) % 10))
+    n = np.arange(1_000)
+    glyphs = np.zeros((len(n), 28, 28), np.uint8)
+    glyphs[n, 5, 5], glyphs[n, 5, 6] = n % 250 + 1, n // 250 + 1
+    monkeypatch.setattr(digits, "embedded_digits", lambda: (glyphs, n % 10))
     seen = []
     for made in representation.collections(replace(representation.QUICK, validation=300, test=300)):
         pairs = [

@@ -34,7 +34,7 @@ def predictor(config: ModelConfig, seed: int = 3) -> Predictor:
 
 @pytest.fixture(scope="module")
 def digits() -> np.ndarray:
-    scenes = make_scenes(DataConfig(), ModelConfig(), held_out=True, scenes=17, seed=5)
+    scenes = make_scenes(DataConfig(), ModelConfig(), part="test", scenes=17, seed=5)
     return as_float(scenes.images)
 
 

@@ -80,7 +80,7 @@ def test_training_through_warp_moves_the_network():
         model=NetworkConfig(hidden=8),
     )  # fmt: skip
     task = InverseTask(config)
-    task.shown = task.held_out = make_pictures(task.problem, task.program.renderer, 4, 0)
+    task.shown = task.validation = make_pictures(task.problem, task.program.renderer, 4, 0)
     before = task.start().model
     (*_, last) = train(task)
     after = last.state.model

@@ -92,7 +92,7 @@ def steps_on(mesh: Mesh, config: TrainConfig, known: Labels | None, state: Any) 
 
 def check_layouts() -> None:
     config = replace(CONFIG, seeds=8, estimator="nvil", labels=0.2)
-    known = choose(config, make_scenes(config.data, config.model, held_out=False))
+    known = choose(config, make_scenes(config.data, config.model, part="training"))
     begun = devices.gathered(AIRTask(config).start())
     alone = steps_on(devices.alone(), config, known, begun)
     for shape, mesh in (

@@ -30,7 +30,7 @@ Layers = Float[Array, "most height width channels"]
 
 def composites_of(data: DataConfig, model: ModelConfig) -> Composites:
     """The composites of a folder: up to one object fewer than the model can find."""
-    asked = Request(held_out=False, data=data, model=model)
+    asked = Request("training", data=data, model=model)
     return make_composites(asked, model.usual_side, model.max_objects - 1)
 
 

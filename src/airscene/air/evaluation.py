@@ -141,9 +141,7 @@ def eval_scenes(
     data = from_dict(DataConfig, trained_on or asdict(DataConfig()))
     if dataset is not None and dataset != data.dataset:
         data = replace(data, dataset=dataset, truth=False)
-    return make_scenes(
-        data, predictor.config, held_out=True, scenes=scenes, counts=counts, seed=seed
-    )
+    return make_scenes(data, predictor.config, part="test", scenes=scenes, counts=counts, seed=seed)
 
 
 class SceneEvaluator(Evaluator):

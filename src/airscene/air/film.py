@@ -98,7 +98,7 @@ class Stage:
 def training_film(
     run: Any, path: Path, seed_index: int | None = None, scenes: int = 12, tick: Tick = quiet
 ) -> None:
-    """Write a film of held-out scenes as each successive snapshot of a run infers them.
+    """Write a film of validation scenes as each successive snapshot of a run infers them.
 
     seed_index: index of one of the run's seeds (default: the served one).
     scenes: number of scenes to show.
@@ -107,11 +107,11 @@ def training_film(
     if not steps:
         raise AirsceneError(f"{run.path} was trained without --snapshots")
     c, seed = run.config, chosen_seed(run, seed_index)
-    held_out = make_scenes(c.data, c.model, held_out=True, scenes=MEASURED, seed=EVAL_SEED)
-    black = ~held_out.images.any(axis=(1, 2, 3))
-    shown = held_out.images[np.argsort(black, kind="stable")[:scenes]]  # empty scenes last
+    others = make_scenes(c.data, c.model, part="validation", scenes=MEASURED, seed=EVAL_SEED)
+    black = ~others.images.any(axis=(1, 2, 3))
+    shown = others.images[np.argsort(black, kind="stable")[:scenes]]  # empty scenes last
     for step in steps:
-        stages.append(_stage(run, step, seed, shown, held_out))
+        stages.append(_stage(run, step, seed, shown, others))
         tick(len(stages), len(steps))
     with movie(path, TRAINING_RATE) as add:
         for now in range(len(stages)):
@@ -130,11 +130,11 @@ def chosen_seed(run: Any, seed_index: int | None) -> int:
     return seed_index
 
 
-def _stage(run: Any, step: int, seed: int, shown: Images, held_out: Scenes) -> Stage:
+def _stage(run: Any, step: int, seed: int, shown: Images, others: Scenes) -> Stage:
     models = jax.tree.map(lambda a: a[seed : seed + 1], run.models_at(step))
-    seen = look(models, jnp.asarray(held_out.images))
-    right = (np.asarray(seen.count)[0] == held_out.counts)[held_out.known]
-    known = run.config.model.counts_objects and held_out.counted
+    seen = look(models, jnp.asarray(others.images))
+    right = (np.asarray(seen.count)[0] == others.counts)[others.known]
+    known = run.config.model.counts_objects and others.counted
     return Stage(
         step,
         Predictor(pick(models, 0)).infer_seen(shown),

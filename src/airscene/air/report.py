@@ -38,7 +38,7 @@ def report(
         "Training": f"{config.steps:,} steps of {config.batch} images, "
         f"estimator {config.estimator}, {_labels(config)}"
         + (f"{config.seeds} seeds" if config.seeds > 1 else f"seed {config.seed}"),
-        "Held out": f"{len(scenes):,} scenes {DATASETS.find(data.dataset).held_out}",
+        "Test": f"{len(scenes):,} scenes {DATASETS.find(data.dataset).test}",
         "Model": _network(config.model),
     }
     return Report(facts, _figures(data, rows, predictor, scenes, evaluation))

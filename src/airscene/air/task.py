@@ -213,14 +213,14 @@ class AIRTask(Task):
         self,
         config: TrainConfig,
         shown: Scenes | None = None,
-        held_out: Scenes | None = None,
+        validation: Scenes | None = None,
         labels: Labels | None = None,
         members: "Members | None" = None,
     ):
         """Scenes that are not given are made by `prepare`, from the configuration."""
         self.config, self.program = config, AIRProgram(config)
         self.stops = snapshot_steps(config, config.snapshots)
-        self.shown, self.held_out, self.labels = shown, held_out, labels
+        self.shown, self.validation, self.labels = shown, validation, labels
         self.watched: Scenes | None = None
         self.composites: Composites | None = None
         self.members = members
@@ -236,8 +236,8 @@ class AIRTask(Task):
                 "composites need the difference network, a Gaussian likelihood without "
                 "--saturate, and --max-objects 2 or more: add --composites 0"
             )
-        self.shown = make_scenes(c.data, c.model, held_out=False, lazily=True)
-        self.held_out = self._others()
+        self.shown = make_scenes(c.data, c.model, part="training", lazily=True)
+        self.validation = self._others()
         self.watched = self._others(watch) if watch else None
         self.labels = self._choose(self.shown)
         if c.data.composites:
@@ -254,15 +254,15 @@ class AIRTask(Task):
 
     def data(self, mesh: Mesh) -> tuple[Shown, Own]:
         """The training images, and the labels and settings of each seed."""
-        assert self.shown is not None and self.held_out is not None
+        assert self.shown is not None and self.validation is not None
         watched = None if self.watched is None else self.watched.images
         settings: Any = placed(self.members.settings, mesh, "seeds") if self.members else None
-        self._placed = (placed(self.held_out.images, mesh), placed(watched, mesh), settings)
+        self._placed = (placed(self.validation.images, mesh), placed(watched, mesh), settings)
         shown = Shown(sharded(self.shown.pixels, mesh), placed(self.composites, mesh))
         return shown, Own(placed(self.labels, mesh, "seeds"), settings)
 
     def look(self, models: AIR) -> tuple[Look, Look | None]:
-        """Evaluate the held-out scenes, and the scenes with `watch_counts` if any."""
+        """Evaluate the validation scenes, and the scenes with `watch_counts` if any."""
         others, more, settings = self._placed
         seen = gathered(look(models, others, settings))
         if more is None:
@@ -270,11 +270,11 @@ class AIRTask(Task):
         return seen, gathered(look(stretched(models, self.config), more, settings))
 
     def row(self, step: int, seen: tuple[Look, Look | None], seconds: float) -> Row:
-        """The ELBO and counts on the held-out scenes and on the watched ones."""
+        """The ELBO and counts on the validation scenes and on the watched ones."""
         (mine, watched), model = seen, self.config.model
-        assert self.held_out is not None
+        assert self.validation is not None
         figures = {
-            "count_accuracy": _right(model, mine, self.held_out),
+            "count_accuracy": _right(model, mine, self.validation),
             "mean_count": rounded(np.mean(np.asarray(mine.count), axis=1), 3),
         }
         if watched is not None and self.watched is not None:
@@ -306,7 +306,7 @@ class AIRTask(Task):
 
     def _others(self, counts: tuple[int, ...] | None = None) -> Scenes:
         c = self.config
-        return make_scenes(c.data, c.model, held_out=True, scenes=LOOK_SCENES, counts=counts)
+        return make_scenes(c.data, c.model, part="validation", scenes=LOOK_SCENES, counts=counts)
 
 
 def _right(model: ModelConfig, seen: Look, scenes: Scenes) -> Values:
@@ -371,7 +371,7 @@ class Together(AIRTask):
         rows, end = [], 0
         for part in self.parts:
             mine, end = slice(end, end + part.config.seeds), end + part.config.seeds
-            part.held_out, part.watched = self.held_out, self.watched
+            part.validation, part.watched = self.validation, self.watched
             rows.append(part.row(step, jax.tree.map(lambda a, mine=mine: a[mine], seen), seconds))
 
         def joined(lists: list[list[Any]]) -> list[Any]:

@@ -7,7 +7,7 @@ from airscene.config import Choices, Counts, DataConfig, ImageConfig, shade
 from airscene.data.digits import MNIST, digit_scenes, digits_place, mnist_scenes
 from airscene.data.folder import folder_scenes
 from airscene.data.omniglot import OMNIGLOT, omniglot_scenes
-from airscene.data.request import Request
+from airscene.data.request import Part, Request
 from airscene.data.scenes import Scenes
 from airscene.data.sprites import sprite_scenes
 from airscene.errors import AirsceneError
@@ -23,8 +23,8 @@ class Dataset:
     description: str
     where: Callable[[], str]
     """Returns the location of its files, as text."""
-    held_out: str
-    """How held-out scenes differ from training scenes; follows "scenes" in reports."""
+    test: str
+    """How test scenes differ from those of training; follows "scenes" in reports."""
     composed: bool = True
     """Whether scenes are composed with the requested number of objects; otherwise the true count
     may be unknown."""
@@ -40,28 +40,28 @@ for _name, _dataset in (
             channels=1,
             description="5,000 real MNIST digits, included; no download",
             where=digits_place,
-            held_out="of digits that no training scene uses",
+            test="of digits that no other scene uses",
         ),
         "mnist": Dataset(
             mnist_scenes,
             channels=1,
             description="all 70,000 MNIST digits, downloaded once (11 MB)",
             where=MNIST.place,
-            held_out="of MNIST's test digits",
+            test="of MNIST's test digits",
         ),
         "sprites": Dataset(
             sprite_scenes,
             channels=3,
             description="red circles, green squares, blue diamonds; generated",
             where=lambda: "(no files)",
-            held_out="generated independently",
+            test="generated independently",
         ),
         "omniglot": Dataset(
             omniglot_scenes,
             channels=1,
             description="32,460 drawings of 1,623 characters, 50 alphabets; downloaded once, 14 MB",
             where=OMNIGLOT.place,
-            held_out="of alphabets that training never sees",
+            test="of alphabets that training never sees",
             composed=False,
         ),
         "folder": Dataset(
@@ -69,7 +69,7 @@ for _name, _dataset in (
             channels=None,
             description="your own pictures: airscene train folder PATH",
             where=lambda: "(the folder PATH)",
-            held_out="that training does not use",
+            test="that no step of training uses",
             composed=False,
         ),
     }
@@ -81,7 +81,7 @@ def make_scenes(
     data: DataConfig,
     model: ImageConfig,
     *,
-    held_out: bool,
+    part: Part,
     scenes: int | None = None,
     counts: Counts | None = None,
     seed: int | None = None,
@@ -99,4 +99,4 @@ def make_scenes(
         )
     asked = {"scenes": scenes, "counts": counts, "data_seed": seed}
     data = replace(data, **{name: value for name, value in asked.items() if value is not None})
-    return dataset.make(Request(held_out, data, model, lazily))
+    return dataset.make(Request(part, data, model, lazily))

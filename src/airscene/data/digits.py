@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from airscene.data.downloads import Source
-from airscene.data.request import Request
+from airscene.data.request import Part, Request
 from airscene.data.scenes import Scenes, compose
 
-HELD_OUT = 5  # one in five of the embedded digits is kept for held-out scenes
+TEST = 5
+"""One in this many of the embedded digits is a test digit."""
+VALIDATION = {"digits": 500, "mnist": 5_000}
+"""How many of the other digits, or of MNIST's training digits, are validation digits."""
 
 MNIST = Source(
     "MNIST",
@@ -35,25 +38,38 @@ MNIST = Source(
 
 
 def digit_scenes(request: Request) -> Scenes:
-    """Scenes of the embedded digits; held-out scenes use digits that no training scene uses."""
-    return _compose(request, *embedded_split(request.held_out))
+    """Scenes of the embedded digits. No digit is in two parts."""
+    return _compose(request, *embedded_split(request.part))
 
 
 def mnist_scenes(request: Request) -> Scenes:
-    """Scenes of all of MNIST; held-out scenes use the test digits."""
-    return _compose(request, *mnist_split(request.held_out))
+    """Scenes of all of MNIST. No digit is in two parts."""
+    return _compose(request, *mnist_split(request.part))
 
 
-def embedded_split(held_out: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The embedded digits and labels, either those held out or those for training."""
+def embedded_split(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The embedded digits and labels of a part."""
     images, labels = embedded_digits()
-    chosen = (np.arange(len(images)) % HELD_OUT == 0) == held_out
-    return images[chosen], labels[chosen]
+    test = np.arange(len(images)) % TEST == 0
+    if part == "test":
+        return images[test], labels[test]
+    return _split(part, images[~test], labels[~test], VALIDATION["digits"])
 
 
-def mnist_split(held_out: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The digits and labels of MNIST, either those held out (test) or those for training."""
-    return mnist("t10k" if held_out else "train")
+def mnist_split(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The digits and labels of a part of MNIST. Its test digits are the test part."""
+    if part == "test":
+        return mnist("t10k")
+    return _split(part, *mnist("train"), VALIDATION["mnist"])
+
+
+def _split(
+    part: Part, images: np.ndarray, labels: np.ndarray, validation: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The validation digits, chosen at random because writers alternate, or the other digits."""
+    order = np.random.default_rng(0).permutation(len(images))
+    rows = order[:validation] if part == "validation" else np.sort(order[validation:])
+    return images[rows], labels[rows]
 
 
 def _compose(request: Request, images: np.ndarray, labels: np.ndarray) -> Scenes:

@@ -31,7 +31,8 @@ from airscene.io.images import find_files, named_images
 from airscene.io.intake import as_seen
 
 HELD_OUT = 10
-"""One in this many pictures is held out."""
+"""One in this many pictures is held out. A folder has one held-out part, for validation and test:
+people measure on other folders."""
 MOST_PIXELS = 500_000_000
 """Values (pixels times channels) after which no more pictures are kept to cut tiles from."""
 LEAST = 10
@@ -61,8 +62,8 @@ def folder_scenes(request: Request) -> Scenes:
             f"{path} has {many(len(made), 'readable picture')}; training needs at least {LEAST}. "
             "Fewer are enough if they are large: --tile N cuts them into squares of N pixels"
         )
-    held_out = np.arange(len(made)) % HELD_OUT == 0
-    return made.only(np.flatnonzero(held_out == request.held_out)[: data.scenes])
+    mine = (np.arange(len(made)) % HELD_OUT == 0) == (request.part != "training")
+    return made.only(np.flatnonzero(mine)[: data.scenes])
 
 
 def as_scenes(
@@ -198,11 +199,11 @@ def _mine(request: Request, path: Path) -> list["Large"]:
 
     With fewer than 10 pictures, a fifth of each is held out.
     """
-    side, large = request.data.tile, _large(request, path)
+    side, large, held_out = request.data.tile, _large(request, path), request.part != "training"
     if len(large) < HELD_OUT:
-        mine = [x.part(side, request.held_out) for x in large if max(x.image.shape[:2]) >= 2 * side]
+        mine = [x.part(side, held_out) for x in large if max(x.image.shape[:2]) >= 2 * side]
     else:
-        mine = [x for i, x in enumerate(large) if (i % HELD_OUT == 0) == request.held_out]
+        mine = [x for i, x in enumerate(large) if (i % HELD_OUT == 0) == held_out]
     if not mine:
         raise AirsceneError(
             f"the pictures are too small for tiles of {side} pixels: with fewer than {HELD_OUT} "

@@ -1,7 +1,7 @@
 """Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, one character per image.
 
 Omniglot also records the pen strokes of each drawing. The strokes of two small splits are used
-here. Their eight alphabets are held out, so that inferred parts can be compared with the strokes.
+here. Their eight alphabets are the test part, so that inferred parts can be compared with strokes.
 """
 
 import io
@@ -13,7 +13,7 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 
 from airscene.data.downloads import Source
-from airscene.data.request import Request
+from airscene.data.request import Part, Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.errors import AirsceneError
 
@@ -38,20 +38,21 @@ OMNIGLOT = Source(
         ),
     },
 )
-HELD_OUT = {
+TEST = {
     "small1": ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin"),
     "small2": ("Japanese_(katakana)", "Sanskrit", "Tagalog"),
 }
 """Alphabets with strokes, by the split whose file is used (Greek and Latin are in both)."""
+VALIDATION = ("Armenian", "Bengali", "Futurama", "Hebrew")
 
 
 def omniglot_scenes(request: Request) -> Scenes:
-    """Characters of the training or held-out alphabets; their number of parts is unknown.
+    """Characters of the alphabets of a part; their number of strokes is unknown.
 
     Each drawing is one scene, in random order, so the data set may have fewer scenes than asked.
     """
     drawings, names = _drawings(request.model.height, request.model.width)
-    rows = np.flatnonzero(_held_out(names) == request.held_out)
+    rows = np.flatnonzero([_part(name) == request.part for name in names])
     rows = request.rng().permutation(rows)[: request.data.scenes]
     n = len(rows)
     return Scenes(
@@ -73,9 +74,12 @@ def drawn_strokes(
     return drawings[rows], counts, [names[i].rsplit("/", 1)[0] for i in rows]
 
 
-def _held_out(names: list[str]) -> np.ndarray:
-    held_out = {alphabet for alphabets in HELD_OUT.values() for alphabet in alphabets}
-    return np.array([name.split("/")[0] in held_out for name in names])
+def _part(name: str) -> Part:
+    """The part that a drawing is in, by its alphabet."""
+    alphabet = name.split("/")[0]
+    if any(alphabet in alphabets for alphabets in TEST.values()):
+        return "test"
+    return "validation" if alphabet in VALIDATION else "training"
 
 
 @cache
@@ -103,7 +107,7 @@ def _strokes(split: str) -> dict[str, int]:
             parts = member.split("/")
             if parts[0] == "__MACOSX" or not member.endswith(".txt"):
                 continue
-            if parts[1] in HELD_OUT[split]:
+            if parts[1] in TEST[split]:
                 text = packed.read(member).decode()
                 name = "/".join(parts[1:]).removesuffix(".txt")
                 counts[name] = text.splitlines().count("BREAK")

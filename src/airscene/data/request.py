@@ -1,17 +1,24 @@
 """`Request`: the scenes that a data set has to make."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from airscene.config import DataConfig, ImageConfig
 
+Part = Literal["training", "validation", "test"]
+"""Validation scenes are for looks during training and for every choice, such as that of a seed or a
+setting. Test scenes are for the result alone."""
+STREAMS: dict[Part, int] = {"training": 0, "test": 1, "validation": 2}
+"""The random streams of the parts."""
+
 
 @dataclass(frozen=True)
 class Request:
-    """Training or held-out scenes. The same request gives the same scenes."""
+    """Scenes of one part of a data set. The same request gives the same scenes."""
 
-    held_out: bool
+    part: Part
     data: DataConfig
     model: ImageConfig
     """The size of the images, and how pictures are converted to it."""
@@ -19,5 +26,5 @@ class Request:
     """Whether pixels may be `Drawn`. A data set that reads pictures always returns arrays."""
 
     def rng(self) -> np.random.Generator:
-        """A random generator; those of training and held-out requests are independent."""
-        return np.random.default_rng([self.data.data_seed, int(self.held_out)])
+        """A random generator; those of the parts are independent."""
+        return np.random.default_rng([self.data.data_seed, STREAMS[self.part]])

@@ -260,7 +260,7 @@ def _scenes(config: TrainConfig, size: Size, counts: tuple[int, ...]) -> Scenes:
     return make_scenes(
         config.data,
         config.model,
-        held_out=True,
+        part="test",
         scenes=size.test_scenes,
         counts=counts,
         seed=EVAL_SEED,

@@ -125,7 +125,7 @@ class Shown:
         self.study, self.name, self.run, self.quick = study, name, run, quick
         c = run.config
         self.scenes: Scenes = make_scenes(
-            c.data, c.model, held_out=True, scenes=300 if quick else 2_000, seed=EVAL_SEED
+            c.data, c.model, part="test", scenes=300 if quick else 2_000, seed=EVAL_SEED
         )
         self.best = best_seed(run.metrics()[-1]["elbo"])
         self.predictors = self._predictors()

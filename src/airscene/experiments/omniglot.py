@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 
 from airscene.air.config import TrainConfig
 from airscene.air.predictor import Predictor
-from airscene.data.omniglot import HELD_OUT, drawn_strokes
+from airscene.data.omniglot import TEST, drawn_strokes
 from airscene.data.scenes import as_float
 from airscene.experiments import plots
 from airscene.experiments.page import Page
@@ -60,7 +60,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     if not quick and not train_once(out / "air", "omniglot", config, console):
         return None
     with console.status("measuring and plotting"):
-        sets = {split: Drawings.of(config, split, 8 if quick else 1) for split in HELD_OUT}
+        sets = {split: Drawings.of(config, split, 8 if quick else 1) for split in TEST}
         if quick:
             predictors, best = [load("omniglot")], 0
         else:

@@ -26,6 +26,7 @@ from airscene.air.priors import log_count_posterior
 from airscene.config import EVAL_SEED, DataConfig
 from airscene.data import Scenes, make_scenes
 from airscene.data.digits import embedded_split, mnist_split
+from airscene.data.request import Part
 from airscene.data.scenes import as_float, compose
 from airscene.errors import AirsceneError
 from airscene.experiments import plots
@@ -75,8 +76,6 @@ PIXEL_SETTINGS = (
 )
 """Each method uses the settings with the best accuracy on the validation split."""
 BUNDLED = {"air": "digits", "dair": "digits-difference"}
-VALIDATION = 6
-"""One in VALIDATION of the training digits is used in validation scenes only."""
 
 
 @dataclass(frozen=True)
@@ -200,14 +199,11 @@ def collections(size: Size) -> tuple[Collection, Collection, Collection]:
     The three sets share no digit.
     """
     split = mnist_split if size.dataset == "mnist" else embedded_split
-    (images, labels), test = split(held_out=False), split(held_out=True)
-    # A random split, since MNIST's training digits alternate between two groups of writers.
-    spare = np.random.default_rng(0).permutation(len(images)) % VALIDATION == 0
-    parts = ((images[~spare], labels[~spare]), (images[spare], labels[spare]), test)
+    parts: tuple[Part, ...] = ("training", "validation", "test")
     sizes = (max(size.labels), size.validation, size.test)
     made = [
-        Collection(compose(*glyphs, (2,), n, 50, 50, np.random.default_rng([2, i])))
-        for i, (glyphs, n) in enumerate(zip(parts, sizes, strict=True))
+        Collection(compose(*split(part), (2,), n, 50, 50, np.random.default_rng([2, i])))
+        for i, (part, n) in enumerate(zip(parts, sizes, strict=True))
     ]
     return made[0], made[1], made[2]
 
@@ -253,7 +249,7 @@ def auto_encoders(path: Path, size: Size, seeds: int) -> AutoEncoder:
     if path.is_file():
         return weights.fill(start, weights.load(path)[0], path)
     data = DataConfig(dataset=size.dataset, scenes=60_000 if size == FULL else 500)
-    images = jnp.asarray(make_scenes(data, ModelConfig(), held_out=False).images)
+    images = jnp.asarray(make_scenes(data, ModelConfig(), part="training").images)
     rows, none = jnp.arange(len(images)), jnp.zeros(len(images), int)
     call = (images, none, rows, len(rows), size.cae_steps, Settings(0.0, 0.0))
     trained = [
@@ -435,7 +431,7 @@ def reconstruction_errors(
 ) -> list[Row]:
     """Return the squared error per pixel on held-out images, for each method and seed."""
     data = DataConfig(dataset=size.dataset)
-    scenes = make_scenes(data, ModelConfig(), held_out=True, scenes=1_000, seed=EVAL_SEED)
+    scenes = make_scenes(data, ModelConfig(), part="test", scenes=1_000, seed=EVAL_SEED)
     x = as_float(scenes.images)
     energy = np.maximum(np.sum(x**2, axis=(1, 2, 3)), 1.0)
     rows = []

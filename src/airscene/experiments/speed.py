@@ -82,7 +82,7 @@ def _digits(size: Size) -> list[Row]:
 def _one_by_one(predictor: Predictor, n: int, size: Size, what: str) -> Row:
     """Measure the time per image: of the program alone, and of `infer` from array to `Scene`."""
     data = from_dict(DataConfig, predictor.note["data"])
-    scenes = make_scenes(data, predictor.config, held_out=True, scenes=size.images, counts=(n,))
+    scenes = make_scenes(data, predictor.config, part="test", scenes=size.images, counts=(n,))
     x, air = as_float(scenes.images), predictor.air
     steps = float(np.mean(predictor.infer_arrays(x).steps))
     wait = jax.block_until_ready  # for each image, before the next one starts
@@ -126,7 +126,7 @@ def _batches(size: Size) -> list[Row]:
     many = 256 if jax.default_backend() == "cpu" else 16_384
     digits, objects = load("digits"), load("objects")
     data = from_dict(DataConfig, digits.note["data"])
-    scenes = make_scenes(data, digits.config, held_out=True, scenes=many)
+    scenes = make_scenes(data, digits.config, part="test", scenes=many)
     x = jax.numpy.asarray(as_float(scenes.images))
     tables = jax.numpy.zeros((many, 32, 32, 3))
     calls = {

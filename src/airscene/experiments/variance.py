@@ -79,23 +79,23 @@ def measure(
         raise AirsceneError(f"draws must be at least 2, not {draws}")
     shown = replace(config.data, counts=tuple(range(max(counts) + 1)))
     config = replace(config, seeds=1, estimator="marginal", scale_signal=False, data=shown)
-    shown = make_scenes(config.data, config.model, held_out=False)
+    shown = make_scenes(config.data, config.model, part="training")
     images, task = jnp.asarray(shown.images), AIRTask(config, shown, shown)
     state, _ = train_chunk(task.program, after, task.start(), *task.data(alone()))
     model, temperature = pick(state.model, 0), count_temperature(config, state.step[0])
 
     key_make, key_settle, key_draws = jax.random.split(jax.random.key(config.seed + 2_000_003), 3)
-    held_out = {}
+    others = {}
     for n in counts:
-        scenes = make_scenes(config.data, config.model, held_out=True, scenes=batch, counts=(n,))
-        held_out[n] = _intensities(jnp.asarray(scenes.images))
-    entropy = {n: float(count_entropy(model, x, key_draws)) for n, x in held_out.items()}
+        scenes = make_scenes(config.data, config.model, part="test", scenes=batch, counts=(n,))
+        others[n] = _intensities(jnp.asarray(scenes.images))
+    entropy = {n: float(count_entropy(model, x, key_draws)) for n, x in others.items()}
     rows = []
     for name in ESTIMATORS:
         estimator = make_estimator(replace(config, estimator=name), key_make)
         if jax.tree.leaves(estimator):
             estimator = settle(config, after, estimator, model, images, temperature, key_settle)
-        for n, x in held_out.items():
+        for n, x in others.items():
             keys = jax.random.split(jax.random.fold_in(key_draws, n), draws)
             if name == "marginal":  # nvil and concrete split off a key for n: use the same z
                 keys = jax.vmap(jax.random.split)(keys)[:, 0]

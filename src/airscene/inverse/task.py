@@ -182,12 +182,12 @@ class InverseTask(Task):
         renderer: Renderer | None = None,
         problem: Problem | None = None,
         shown: Pictures | None = None,
-        held_out: Pictures | None = None,
+        validation: Pictures | None = None,
     ):
         """Without pictures, call `prepare`, which renders them as configured."""
         self.config, self.problem = config, problem or problem_of(config)
         self.program = InverseProgram(config, self.problem, renderer)
-        self.shown, self.held_out = shown, held_out
+        self.shown, self.validation = shown, validation
         self._look = jax.jit(self.program.looked)
         self._others: Any = None
 
@@ -196,10 +196,10 @@ class InverseTask(Task):
         c, make = self.config, (self.problem, self.program.renderer)
         looked_at = min(LOOK_SCENES, 100 * -(-c.scenes // 100))
         self.shown = make_pictures(*make, c.scenes, ("train", c.data_seed))
-        self.held_out = make_pictures(*make, looked_at, ("look", c.data_seed))
+        self.validation = make_pictures(*make, looked_at, ("look", c.data_seed))
         if c.randomise:
             self.shown = randomised(self.shown, c, "train")
-            self.held_out = randomised(self.held_out, c, "look")
+            self.validation = randomised(self.validation, c, "look")
 
     @property
     def chunk(self) -> int:
@@ -214,10 +214,10 @@ class InverseTask(Task):
 
     def data(self, mesh: Mesh) -> tuple[Pictures, None]:
         """The training pictures on the device; also sets their mean in the program."""
-        assert self.shown is not None and self.held_out is not None
+        assert self.shown is not None and self.validation is not None
         usual = np.mean(self.shown.images, axis=0, dtype=np.float32) / 255
         self.program.usual = box_average(jnp.asarray(usual), self.config.model.input_size)
-        self._others = jax.tree.map(jnp.asarray, self.held_out)
+        self._others = jax.tree.map(jnp.asarray, self.validation)
         return jax.tree.map(jnp.asarray, self.shown), None
 
     @contextmanager
@@ -231,7 +231,7 @@ class InverseTask(Task):
         self.program.close()
 
     def look(self, models: InverseNetwork) -> Look:
-        """Evaluate the models of all seeds on the held-out pictures."""
+        """Evaluate the models of all seeds on the validation pictures."""
         return jax.block_until_ready(self._look(models, self._others))  # raise errors here
 
     def row(self, step: int, seen: Look, seconds: float) -> Row:
@@ -239,7 +239,7 @@ class InverseTask(Task):
         elbo, seeds = rounded(seen.elbo, 3), range(self.config.seeds)
         present = np.asarray(seen.slots.present)
         figures = {"log_likelihood": rounded(seen.log_likelihood, 3)}
-        truth = self.held_out.truth if self.held_out else None
+        truth = self.validation.truth if self.validation else None
         if truth is not None:
             each = [figures_of(self.problem, pick(seen.slots, i), truth) for i in seeds]
             names = {
