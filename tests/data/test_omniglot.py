@@ -73,39 +73,39 @@ def scenes(part: Part, side: int = 50):
 
 
 @pytest.mark.usefixtures("small")
-def test_alphabets_with_strokes_are_the_test_part():
+def test_alphabets_with_strokes_are_not_for_training():
     shown, looked_at, others = scenes("training"), scenes("validation"), scenes("test")
-    assert (len(shown), len(looked_at), len(others)) == (1, 1, 3)
-    assert shown.images.shape == (1, 50, 50, 1)
+    assert (len(shown), len(looked_at), len(others)) == (2, 2, 1)
+    assert shown.images.shape == (2, 50, 50, 1)
     assert set(shown.counts) == {UNKNOWN}
     assert not shown.counted
-    assert sorted(image.any(axis=(0, 2)).argmax() for image in others.images) == [4, 9, 14]
-    assert [x.images[0].any(axis=(0, 2)).argmax() for x in (shown, looked_at)] == [28, 19]
+    for part, left in ((shown, [19, 28]), (looked_at, [4, 9]), (others, [14])):
+        assert sorted(image.any(axis=(0, 2)).argmax() for image in part.images) == left
     ink = shown.images.astype(float).mean() / 255
     assert ink == pytest.approx(4 / 105, rel=0.1)  # light on black; averaged, not sampled
 
 
 @pytest.mark.usefixtures("small")
 def test_strokes_are_counted_by_their_breaks():
-    images, strokes, characters = omniglot.drawn_strokes(50, 50, "small1")
+    images, strokes, characters = omniglot.drawn_strokes(50, 50, "validation")
     assert strokes.tolist() == [1, 2]
     assert images.shape == (2, 50, 50, 1)
     assert characters == ["Greek/character01"] * 2
-    assert omniglot.drawn_strokes(50, 50, "small2")[1].tolist() == [3]  # Greek is in small1
+    assert omniglot.drawn_strokes(50, 50, "test")[1].tolist() == [3]  # Greek is for validation
     with pytest.raises(AirsceneError, match="omniglot images are square, not 40x50"):
-        omniglot.drawn_strokes(40, 50, "small1")
+        omniglot.drawn_strokes(40, 50, "validation")
 
 
 @pytest.mark.long
 def test_the_real_files():
     if not os.environ.get("AIRSCENE_DATA"):
         pytest.skip("AIRSCENE_DATA does not say where Omniglot lies")
-    images, strokes, characters = omniglot.drawn_strokes(50, 50, "small2")
+    images, strokes, characters = omniglot.drawn_strokes(50, 50, "test")
     assert (len(images), len(set(characters))) == (2120, 106)
     assert 2.5 < strokes.mean() < 3.5
     assert strokes.min() == 1
     sizes = [len(scenes(part)) for part in ("training", "validation", "test")]
-    assert sizes == [24_920, 2_700, 4_840]  # together 1,623 characters by 20 people
+    assert sizes == [27_620, 2_720, 2_120]  # together 1,623 characters by 20 people
 
 
 def test_rank_correlations_against_scipy():

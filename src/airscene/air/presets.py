@@ -96,7 +96,7 @@ PRESETS = {
         ),
     ),
     "omniglot": _preset(
-        "characters of 38 of Omniglot's 50 alphabets (12 are held out): the paper's appendix G",
+        "characters of 42 of Omniglot's 50 alphabets (8 are held out): the paper's appendix G",
         TrainConfig(
             steps=10_000,
             eval_every=1_000,

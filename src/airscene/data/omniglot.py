@@ -1,7 +1,7 @@
 """Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, one character per image.
 
 Omniglot also records the pen strokes of each drawing. The strokes of two small splits are used
-here. Their eight alphabets are the test part, so that inferred parts can be compared with strokes.
+here, one for validation and one for the test, to compare inferred parts with strokes.
 """
 
 import io
@@ -38,12 +38,13 @@ OMNIGLOT = Source(
         ),
     },
 )
-TEST = {
-    "small1": ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin"),
-    "small2": ("Japanese_(katakana)", "Sanskrit", "Tagalog"),
+ALPHABETS: dict[Part, tuple[str, ...]] = {
+    "validation": ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin"),
+    "test": ("Japanese_(katakana)", "Sanskrit", "Tagalog"),
 }
-"""Alphabets with strokes, by the split whose file is used (Greek and Latin are in both)."""
-VALIDATION = ("Armenian", "Bengali", "Futurama", "Hebrew")
+"""The alphabets with strokes. All others are for training."""
+STROKES: dict[Part, str] = {"validation": "small1", "test": "small2"}
+"""The split whose file of strokes is used (Greek and Latin are in both)."""
 
 
 def omniglot_scenes(request: Request) -> Scenes:
@@ -64,10 +65,10 @@ def omniglot_scenes(request: Request) -> Scenes:
 
 
 def drawn_strokes(
-    height: int, width: int, split: str
+    height: int, width: int, part: Part
 ) -> tuple[UInt8[np.ndarray, "drawings height width 1"], Int[np.ndarray, " drawings"], list[str]]:
-    """All drawings of a split's alphabets, their numbers of pen strokes, and their characters."""
-    strokes = _strokes(split)
+    """All drawings of a part with strokes, their numbers of strokes, and their characters."""
+    strokes = _strokes(part)
     drawings, names = _drawings(height, width)
     rows = [i for i, name in enumerate(names) if name in strokes]
     counts = np.array([strokes[names[i]] for i in rows])
@@ -77,9 +78,10 @@ def drawn_strokes(
 def _part(name: str) -> Part:
     """The part that a drawing is in, by its alphabet."""
     alphabet = name.split("/")[0]
-    if any(alphabet in alphabets for alphabets in TEST.values()):
-        return "test"
-    return "validation" if alphabet in VALIDATION else "training"
+    for part, alphabets in ALPHABETS.items():
+        if alphabet in alphabets:
+            return part
+    return "training"
 
 
 @cache
@@ -99,16 +101,16 @@ def _drawings(height: int, width: int) -> tuple[np.ndarray, list[str]]:
 
 
 @cache
-def _strokes(split: str) -> dict[str, int]:
-    """The number of pen strokes of each drawing of a split's alphabets, by name."""
+def _strokes(part: Part) -> dict[str, int]:
+    """The number of pen strokes of each drawing of a part, by name."""
     counts = {}
-    with zipfile.ZipFile(OMNIGLOT.fetch(f"strokes_background_{split}.zip")) as packed:
+    with zipfile.ZipFile(OMNIGLOT.fetch(f"strokes_background_{STROKES[part]}.zip")) as packed:
         for member in packed.namelist():
-            parts = member.split("/")
-            if parts[0] == "__MACOSX" or not member.endswith(".txt"):
+            folder, *path = member.split("/")
+            if folder == "__MACOSX" or not member.endswith(".txt"):
                 continue
-            if parts[1] in TEST[split]:
+            if path[0] in ALPHABETS[part]:
                 text = packed.read(member).decode()
-                name = "/".join(parts[1:]).removesuffix(".txt")
+                name = "/".join(path).removesuffix(".txt")
                 counts[name] = text.splitlines().count("BREAK")
     return counts

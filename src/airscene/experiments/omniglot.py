@@ -1,7 +1,7 @@
 """Omniglot (appendix G): decompose characters, and compare with the number of pen strokes.
 
-The alphabets with known pen strokes are held out of training. They form two sets: settings were
-chosen on "small1", and "small2" is the test set.
+The alphabets with known pen strokes are held out of training. Settings were chosen on the
+validation alphabets.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,8 @@ from scipy.stats import rankdata
 
 from airscene.air.config import TrainConfig
 from airscene.air.predictor import Predictor
-from airscene.data.omniglot import TEST, drawn_strokes
+from airscene.data.omniglot import STROKES, drawn_strokes
+from airscene.data.request import Part
 from airscene.data.scenes import as_float
 from airscene.experiments import plots
 from airscene.experiments.page import Page
@@ -42,9 +43,9 @@ class Drawings:
     """The number of the character in each drawing."""
 
     @staticmethod
-    def of(config: TrainConfig, split: str, every: int) -> "Drawings":
-        """Load every `every`-th drawing of a split."""
-        made = drawn_strokes(config.model.height, config.model.width, split)
+    def of(config: TrainConfig, part: Part, every: int) -> "Drawings":
+        """Load every `every`-th drawing of a part."""
+        made = drawn_strokes(config.model.height, config.model.width, part)
         numbers = np.unique(made[2], return_inverse=True)[1]
         return Drawings(as_float(made[0])[::every], made[1][::every], numbers[::every])
 
@@ -60,7 +61,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
     if not quick and not train_once(out / "air", "omniglot", config, console):
         return None
     with console.status("measuring and plotting"):
-        sets = {split: Drawings.of(config, split, 8 if quick else 1) for split in TEST}
+        sets = {part: Drawings.of(config, part, 8 if quick else 1) for part in STROKES}
         if quick:
             predictors, best = [load("omniglot")], 0
         else:
@@ -69,7 +70,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
             predictors = [Predictor(pick(models, i)) for i in range(seeds)]
         rows, steps = measure(predictors, sets)
         write_text(out / "strokes.csv", csv_text(rows))
-        shown = _figures(predictors[best], sets["small2"], steps)
+        shown = _figures(predictors[best], sets["test"], steps)
         if not quick:
             caption = "ELBO and steps used on held-out alphabets over training, one line per seed."
             shown["curves"] = (caption, figures.curves(Run.open(out / "air").metrics()))
@@ -82,14 +83,14 @@ def measure(
 ) -> tuple[list[Row], list[np.ndarray]]:
     """Return the correlations per set and seed, and the steps each seed used on the test set."""
     rows, steps = [], []
-    for split, drawings in sets.items():
+    for part, drawings in sets.items():
         for seed, predictor in enumerate(predictors):
             found = predictor.infer_arrays(drawings.images)
             used = np.argmax(found.log_q, axis=1)
             low, high = interval(used, drawings.strokes, drawings.characters)
             rows.append(
                 {
-                    "split": split,
+                    "part": part,
                     "seed": seed,
                     "drawings": len(used),
                     "correlation": spearman(used, drawings.strokes),
@@ -101,7 +102,7 @@ def measure(
                     "unexplained": float(found.residual.mean()),
                 }
             )
-            if split == "small2":
+            if part == "test":
                 steps.append(used)
     return rows, steps
 
@@ -163,11 +164,10 @@ def _figures(predictor: Predictor, drawings: Drawings, steps: list[np.ndarray]) 
 def _table(rows: list[Row]) -> list[list[str]]:
     head = ["drawings, seed", "of the steps", "95% interval", "of the steps, at equal ink"]
     lines = [[*head, "of the ink", "(mean number of steps)"]]
-    names = {"small1": "validation", "small2": "test"}
     for row in rows:
         lines.append(
             [
-                f"{names[row['split']]} ({row['drawings']:,}): {row['seed']}",
+                f"{row['part']} ({row['drawings']:,}): {row['seed']}",
                 f"{row['correlation']:.2f}",
                 f"{row['low']:.2f} to {row['high']:.2f}",
                 f"{row['given ink']:.2f}",
