@@ -48,14 +48,14 @@ def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:
 
 
 def time_to_99(config: TrainConfig, images: np.ndarray) -> None:
-    """Seconds, including compilation, until 99% of held-out counts are right (one seed)."""
-    held_out = make_scenes(config.data, config.model, part="test", scenes=1000)
+    """Seconds, including compilation, until 99% of validation counts are right (one seed)."""
+    others = make_scenes(config.data, config.model, part="validation", scenes=1000)
     jax.clear_caches()
     start = time.perf_counter()
-    task = AIRTask(replace(config, eval_every=125), uncounted(images), held_out)
+    task = AIRTask(replace(config, eval_every=125), uncounted(images), others)
     for progress in train(task):
         if progress.seen is not None:
-            right = np.mean(np.asarray(progress.seen[0].count[0]) == held_out.counts)
+            right = np.mean(np.asarray(progress.seen[0].count[0]) == others.counts)
             if right >= 0.99:
                 took = time.perf_counter() - start
                 return say(f"time to 99%, compilation included ({progress.step} steps)", took, "s")

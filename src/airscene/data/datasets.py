@@ -40,7 +40,7 @@ for _name, _dataset in (
             channels=1,
             description="5,000 real MNIST digits, included; no download",
             where=digits_place,
-            test="of digits that no other scene uses",
+            test="of digits that training does not use",
         ),
         "mnist": Dataset(
             mnist_scenes,
@@ -69,7 +69,7 @@ for _name, _dataset in (
             channels=None,
             description="your own pictures: airscene train folder PATH",
             where=lambda: "(the folder PATH)",
-            test="that no step of training uses",
+            test="that no training step uses; a seed is chosen on them, too",
             composed=False,
         ),
     }

@@ -31,8 +31,7 @@ from airscene.io.images import find_files, named_images
 from airscene.io.intake import as_seen
 
 HELD_OUT = 10
-"""One in this many pictures is held out. A folder has one held-out part, for validation and test:
-people measure on other folders."""
+"""One in this many pictures is held out. Pictures are few, so these are for validation and test."""
 MOST_PIXELS = 500_000_000
 """Values (pixels times channels) after which no more pictures are kept to cut tiles from."""
 LEAST = 10

@@ -72,7 +72,7 @@ def _figures(rows: list[Row], steps: list[int], stages: list[int], scenes: int) 
         values = [[100 * r["count_accuracy"] for r in mine if r["step"] == step] for step in steps]
         curves[name] = np.array(values)
     caption = (
-        "Count accuracy on held-out scenes after a few steps of training, by the share of the "
+        "Count accuracy on validation scenes after a few steps of training, by the share of the "
         f"{scenes:,} training images whose labels are used. Lines are means over seeds, bands "
         "reach from the lowest to the highest seed. Left: counts only. Right: counts and boxes."
     )
@@ -88,4 +88,4 @@ def _tables(rows: list[Row], stages: list[int]) -> dict[str, list[list[str]]]:
             for stage in stages
         ]
         lines.append([name, *cells])
-    return {"Count accuracy on held-out scenes, %: mean over seeds (lowest to highest)": lines}
+    return {"Count accuracy on validation scenes, %: mean over seeds (lowest to highest)": lines}
