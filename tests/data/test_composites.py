@@ -10,7 +10,7 @@ from PIL import Image
 from scipy import ndimage
 
 from airscene import AirsceneError
-from airscene.air.survey import look_at
+from airscene.air.survey import DRAWN_SD, look_at
 from airscene.cli import main
 from airscene.config import DataConfig, ImageConfig
 from airscene.data.composites import (
@@ -166,13 +166,28 @@ def test_the_survey_asks_for_composites_where_enough_objects_stand_alone(tmp_pat
     survey = look_at(Path(folder_of(tmp_path, plate())))
     assert survey.tiled and survey.alone >= 15
     usual, whole = survey.config(), survey.config(tile=0)
-    assert usual.data.composites > 0 and usual.model.likelihood_sd == 0.1
+    assert usual.data.composites > 0 and usual.model.likelihood_sd < 0.1
     assert whole.data.composites == 0 and whole.model.likelihood_sd == 0.3
     assert survey.config(composites=0).model.likelihood_sd == 0.3
     few = replace(survey, alone=5)
     assert few.config().data.composites == 0
     assert "none: 5 objects stand alone, and 8 are needed" in "\n".join(few.lines(few.config()))
     assert "20,000, of objects that stand alone" in "\n".join(survey.lines(usual))
+
+
+def test_noise_makes_drawings_less_exact(tmp_path) -> None:
+    """Discs are 17 pixels wide, so the scale is 1. The variances of noise and drawings add up."""
+    rng, found = np.random.default_rng(0), []
+    for noise in (0.0, 0.06):
+        (tmp_path / str(noise)).mkdir()
+        canvas = (plate() + 0.05 + rng.normal(0, noise, (300, 300, 1))).clip(0, 1)
+        found.append(look_at(Path(folder_of(tmp_path / str(noise), canvas))))
+    usual, noisy = (survey.config().model for survey in found)
+    assert usual.likelihood_sd == pytest.approx(DRAWN_SD, abs=0.002)
+    more = noisy.likelihood_sd**2 - usual.likelihood_sd**2
+    assert more == pytest.approx((0.06 * noisy.contrast) ** 2, rel=0.2)
+    assert noisy.object_cost < usual.object_cost
+    assert replace(found[1], noise=1.0).config().model.likelihood_sd == 0.3
 
 
 def test_composites_without_tiles_are_refused(tmp_path, capsys) -> None:
@@ -190,7 +205,7 @@ def test_a_run_with_composites_resumes_bit_for_bit(tmp_path) -> None:
     whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
     assert main([*words, *SMALL, "--out", whole]) == 0
     run = Run.open(Path(whole))
-    assert run.config.data.composites == 50 and run.config.model.likelihood_sd == 0.1
+    assert run.config.data.composites == 50 and run.config.model.likelihood_sd < 0.1
 
     def stop(step: int) -> None:
         if step > 2:

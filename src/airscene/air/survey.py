@@ -4,6 +4,7 @@ The survey uses a threshold and connected components. It only needs to be roughl
 canvas, the prior of the window size, and how pictures are converted to light on black.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +17,10 @@ from scipy import ndimage
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.presets import FOLDER
 from airscene.config import ALL, COLOURS, INTAKE, ImageConfig
-from airscene.data.cutouts import SPECK, singles, usual_area
+from airscene.data.cutouts import SPECK, background_noise, singles, usual_area
 from airscene.data.folder import pictures_of
 from airscene.errors import AirsceneError, many
-from airscene.io.frames import as_floats, only_channel
+from airscene.io.frames import as_floats, only_channel, resized
 from airscene.io.images import find_files
 from airscene.io.intake import background, compressed, otsu
 
@@ -46,9 +47,10 @@ COST_COMPRESSED = 25.0
 """The same for compressed intensities: faint objects explain much less than typical ones."""
 COSTS = (1.44, 7.2)
 """Bounds of the cost in squared intensities: 8 to 40 nats with the usual likelihood-sd."""
-FINE_SD = 0.1
-"""likelihood-sd with composites. Drawings are then precise. Without composites, a low value would
-make the model divide objects to draw them precisely."""
+DRAWN_SD = 0.09
+"""How precisely objects are drawn after training with composites. With the noise in the pictures,
+it gives likelihood-sd. Without composites, a value this low would make the model divide objects to
+draw them precisely."""
 
 COMPACT = 2.2
 """A single object's area is at most this many times that of the largest circle inside it."""
@@ -68,7 +70,7 @@ ROOM = 6.0
 COMPOSITES = 20_000
 """Number of composites, if pictures are cut into tiles."""
 LEAST_ALONE, EXAMINED = 8, 10
-"""Fewest objects that stand alone for composites, and the pictures in which they are counted."""
+"""Fewest objects that stand alone for composites, and the pictures that are examined closely."""
 
 LEAST_SIDE, LEAST_FOUND = 6.0, 3
 """Smallest objects, in pixels, and fewest of them, from which a picture's settings are taken."""
@@ -110,6 +112,8 @@ class Survey:
     """Fraction of the contrast that this channel has, if the survey chose it, else 0."""
     alone: int = 0
     """Objects that stand alone in up to 10 of the pictures; 0 if they were not counted."""
+    noise: float = 0.0
+    """Standard deviation of the noise in these pictures at the scale of training."""
 
     @property
     def tiled(self) -> bool:
@@ -120,7 +124,7 @@ class Survey:
     @property
     def scale(self) -> float:
         """Canvas pixels per pixel of a picture."""
-        return min(1.0, OBJECT_SIDE / self.side)
+        return _scale(self.side)
 
     def config(
         self, path: str = "", tile: int | None = None, composites: int | None = None
@@ -139,7 +143,9 @@ class Survey:
         height, width = (tile, tile) if tile else (self.height, self.width)
         height, width = (max(12, round(side * self.scale)) for side in (height, width))
         usual = int(np.quantile(self.counts, 0.98)) + 1 if not tile else MOST_OBJECTS
-        sd = FINE_SD if composites else ModelConfig.likelihood_sd
+        sd = ModelConfig.likelihood_sd
+        if composites:
+            sd = min(sd, round(math.hypot(self.noise, DRAWN_SD), 3))
         nats = 1 / (2 * sd**2)
         cost = self.weight * self.scale**2 / (COST_COMPRESSED if self.compress else COST)
         model = ModelConfig(
@@ -223,7 +229,7 @@ def look_at(path: Path, channel: str | None = None) -> Survey:
     if not pictures:
         raise AirsceneError(f"no file in {path} is a readable picture")
     total = len(pictures) if len(rows) == len(files) else len(files)
-    return replace(survey(pictures, shapes, channel, count_alone=True), pictures=total)
+    return replace(survey(pictures, shapes, channel, closely=True), pictures=total)
 
 
 def adapted(image: np.ndarray, config: ModelConfig) -> tuple[ImageConfig, int | None]:
@@ -259,14 +265,14 @@ def survey(
     pictures: Sequence[np.ndarray],
     whole: Sequence[tuple[int, ...]] | None = None,
     channel: str | None = None,
-    count_alone: bool = False,
+    closely: bool = False,
 ) -> Survey:
     """Survey pictures; of large ones, the middle.
 
     pictures: (height, width) or (height, width, channels), uint8, uint16 or float in [0, 1].
     whole: the shapes of the whole pictures, if `pictures` has only their middles.
     channel: the channel to survey, or all (default: one, if only that one has contrast).
-    count_alone: whether to count the objects that stand alone.
+    closely: whether to also measure what composites need: `alone` and `noise`.
     """
     rows = looked_at(len(pictures))
     images = [as_floats(middle(np.asarray(pictures[i]))) for i in rows]
@@ -307,8 +313,21 @@ def survey(
         weight=float(np.median(weights)),
         channel=channel,
         share=share,
-        alone=len(singles([shade[..., None] for shade in shades[:EXAMINED]])) if count_alone else 0,
+        alone=len(singles([shade[..., None] for shade in shades[:EXAMINED]])) if closely else 0,
+        noise=_noise(shades[:EXAMINED], _scale(float(np.median(sides)))) if closely else 0.0,
     )
+
+
+def _scale(side: float) -> float:
+    """Canvas pixels per pixel of a picture, given the side of its objects."""
+    return min(1.0, OBJECT_SIDE / side)
+
+
+def _noise(shades: Sequence[np.ndarray], scale: float) -> float:
+    """The noise in pictures that are reduced to the scale of training."""
+    sizes = [[max(1, round(scale * side)) for side in shade.shape] for shade in shades]
+    small = [resized(x[..., None], *size) for x, size in zip(shades, sizes, strict=True)]
+    return background_noise(small)
 
 
 def _composites(number: int, alone: int) -> str:
