@@ -49,13 +49,13 @@ def training_speed(config: TrainConfig, images: np.ndarray, fast: bool) -> None:
 
 def time_to_99(config: TrainConfig, images: np.ndarray) -> None:
     """Seconds, including compilation, until 99% of validation counts are right (one seed)."""
-    others = make_scenes(config.data, config.model, part="validation", scenes=1000)
+    validation = make_scenes(config.data, config.model, part="validation", scenes=1000)
     jax.clear_caches()
     start = time.perf_counter()
-    task = AIRTask(replace(config, eval_every=125), uncounted(images), others)
+    task = AIRTask(replace(config, eval_every=125), uncounted(images), validation)
     for progress in train(task):
         if progress.seen is not None:
-            right = np.mean(np.asarray(progress.seen[0].count[0]) == others.counts)
+            right = np.mean(np.asarray(progress.seen[0].count[0]) == validation.counts)
             if right >= 0.99:
                 took = time.perf_counter() - start
                 return say(f"time to 99%, compilation included ({progress.step} steps)", took, "s")

@@ -10,19 +10,29 @@ import jax
 import numpy as np
 import pytest
 
-from airscene import Predictor, load
-from airscene.air.comparison import compare_scenes
+from airscene import AirsceneError, Predictor, load
+from airscene.air.comparison import compare, compare_scenes
 from airscene.air.config import ModelConfig
 from airscene.air.model import AIR
 from airscene.cli import main
 from airscene.data import Scenes
 from airscene.inverse.model import InverseNetwork
+from airscene.kinds.evaluation import Question
 from airscene.output import comparison
 from airscene.output.comparison import disagreement, interval
 
 
 def predictor(config: ModelConfig, seed: int) -> Predictor:
     return Predictor(AIR(config, jax.random.key(seed)))
+
+
+def test_no_model_is_compared_on_its_training_digits(tiny: ModelConfig) -> None:
+    """The embedded digits are some of MNIST's training digits."""
+    a, b = (predictor(replace(tiny, height=50, width=50), seed) for seed in range(2))
+    a.note, b.note = ({"data": {"dataset": name}} for name in ("digits", "mnist"))
+    for one, other in ((a, b), (b, a)):
+        with pytest.raises(AirsceneError, match="training digits of 'mnist'"):
+            compare(one, other, Question(data="digits", scenes=4))
 
 
 @pytest.fixture(scope="module")

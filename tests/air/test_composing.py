@@ -23,19 +23,22 @@ MODEL = ModelConfig(
 CONFIG = TrainConfig(batch=4, model=MODEL)
 
 
-def composites(*places: tuple[float, float], pressed: bool = False) -> Composites:
-    """One scene of equal squares of 11 pixels, of brightness 0.5."""
-    looks = np.zeros((1, 21, 21, 1), np.float32)
-    looks[0, 5:16, 5:16] = 0.5
-    n = len(places)
+def composites(
+    *places: tuple[float, float], pressed: bool = False, sides: tuple[int, ...] = (11,)
+) -> Composites:
+    """One scene of squares of brightness 0.5, all 11 pixels wide, or of the given `sides`."""
+    looks, n = np.zeros((len(sides), 21, 21, 1), np.float32), len(places)
+    for look, side in zip(looks, sides, strict=True):
+        look[10 - side // 2 : 11 + side // 2, 10 - side // 2 : 11 + side // 2] = 0.5
     return Composites(
         jnp.asarray(looks),
-        jnp.zeros((1, n), int),
+        jnp.array(sides) / 2,
+        jnp.arange(n)[None] % len(sides),
         jnp.asarray(places, jnp.float32)[None],
         jnp.ones((1, n)),
         jnp.array([n]),
         jnp.array([pressed]),
-        jnp.array(0.0),
+        jnp.zeros(2),
     )
 
 
@@ -61,6 +64,22 @@ def test_pressed_objects_share_their_pixels() -> None:
     assert layers[0, 20, 17, 0] > 0.49 > 0.01 > layers[0, 20, 30, 0]
     assert layers[1, 20, 30, 0] > 0.49 > 0.01 > layers[1, 20, 17, 0]
     np.testing.assert_allclose(x[20, 18:29, 0], 0.5, atol=0.02)
+
+
+def test_three_objects_that_press_are_as_bright_as_one() -> None:
+    places = (20.5, 20.5), (26.5, 20.5), (23.5, 25.5)
+    layers, x = composed(MODEL, composites(*places, pressed=True), 0)
+    np.testing.assert_allclose(x[18:26, 20:27, 0], 0.5, atol=0.03)
+    assert layers[:, 22, 23, 0].min() > 0.1
+
+
+def test_a_large_object_keeps_what_a_small_one_does_not_cover() -> None:
+    """The border goes through the middle of what both cover."""
+    scene = composites((16.5, 20.5), (24.5, 20.5), pressed=True, sides=(15, 9))
+    (large, small), x = composed(MODEL, scene, 0)  # from 9 to 24 and from 20 to 29
+    np.testing.assert_allclose(x[20, 10:28, 0], 0.5, atol=0.02)
+    np.testing.assert_allclose(large[20, 21:23, 0], small[20, 22:20:-1, 0], atol=1e-3)
+    assert large[14:27, 10:19].min() > 0.49 and small[17:24, 25:28].min() > 0.45
 
 
 def test_there_is_no_seam_between_compressed_objects_that_press() -> None:

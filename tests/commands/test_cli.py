@@ -270,7 +270,7 @@ def test_infer_reads_every_kind_of_image(pictures, mode: str, tmp_path: Path, ca
         ("infer digits {tmp}/file", "not an image"),
         ("infer digits {tmp}", "no images in"),
         ("infer digits {tmp}/file --edges all", "only to pictures that are read with --whole"),
-        ("infer digits {tmp}/file --whole --max-objects 9", "may have any number of objects"),
+        ("infer cells {tmp}/file --max-objects 9", "may have any number of objects"),
         ("infer digits {tmp}/file --whole --canvas 90", "exclude each other"),
         ("models now", "takes no options"),
     ],

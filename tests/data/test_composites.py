@@ -24,8 +24,9 @@ from airscene.data.composites import (
     brightnesses,
     make_composites,
 )
-from airscene.data.cutouts import background_noise, convexity_of, cut_out, radii, singles
+from airscene.data.cutouts import background_of, convexity_of, cut_out, radii, singles
 from airscene.data.request import Request
+from airscene.io.frames import resized
 from airscene.runs.run import Run
 from airscene.runs.train import train_run
 
@@ -80,13 +81,17 @@ def test_cutouts_are_whole_objects_in_the_middle() -> None:
         cut_out([np.zeros((50, 50, 1), np.float32)], 24.0, 50, np.random.default_rng(0))
 
 
-def test_noise_is_measured_in_the_background() -> None:
-    noise = np.random.default_rng(0).normal(0, 0.05, (300, 300, 1))
-    assert background_noise([(plate() + noise).clip(0, 1)]) == pytest.approx(0.05, rel=0.05)
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.25])
+def test_the_background_is_measured_at_the_scale_of_training(scale: float) -> None:
+    """Against the same noise without objects: cut off at 0, then reduced."""
+    noise = np.random.default_rng(0).normal(0, 0.05, (300, 300, 1)).astype(np.float32)
+    side = round(300 * scale)
+    seen, alone = (resized(x.clip(0, 1), side, side) for x in (plate() + noise, noise))
+    assert background_of([seen]) == pytest.approx((alone.mean(), alone.std()), rel=0.08)
 
 
-def test_without_darkness_there_is_no_noise_to_measure() -> None:
-    assert background_noise([np.full((50, 50, 1), 0.5, np.float32)]) == 0
+def test_without_darkness_there_is_no_background_to_measure() -> None:
+    assert background_of([np.full((50, 50, 1), 0.5, np.float32)]) == (0, 0)
 
 
 def test_only_the_training_part_is_cut_out(tmp_path) -> None:
@@ -176,7 +181,9 @@ def test_the_survey_asks_for_composites_where_enough_objects_stand_alone(tmp_pat
 
 
 def test_noise_makes_drawings_less_exact(tmp_path) -> None:
-    """Discs are 17 pixels wide, so the scale is 1. The variances of noise and drawings add up."""
+    """Discs are 17 pixels wide, so the scale is 1. The variances of noise and drawings add up.
+    Half of the noise is cut off at 0.
+    """
     rng, found = np.random.default_rng(0), []
     for noise in (0.0, 0.06):
         (tmp_path / str(noise)).mkdir()
@@ -185,7 +192,7 @@ def test_noise_makes_drawings_less_exact(tmp_path) -> None:
     usual, noisy = (survey.config().model for survey in found)
     assert usual.likelihood_sd == pytest.approx(DRAWN_SD, abs=0.002)
     more = noisy.likelihood_sd**2 - usual.likelihood_sd**2
-    assert more == pytest.approx((0.06 * noisy.contrast) ** 2, rel=0.2)
+    assert more == pytest.approx((0.06 * noisy.contrast) ** 2 / 2, rel=0.2)
     assert noisy.object_cost < usual.object_cost
     assert replace(found[1], noise=1.0).config().model.likelihood_sd == 0.3
 

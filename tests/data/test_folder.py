@@ -19,8 +19,9 @@ from airscene.cli import main
 from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.digits import embedded_digits
-from airscene.data.folder import as_scenes, known_counts
+from airscene.data.folder import as_scenes
 from airscene.data.scenes import compose
+from airscene.data.truth import known_counts
 from airscene.io.images import read_images
 from airscene.io.intake import as_seen, otsu
 from airscene.runs.run import Run

@@ -9,7 +9,8 @@ from PIL import Image
 
 from airscene.air.picture_evaluation import has_objects
 from airscene.bulk import sources
-from airscene.data.folder import pictures_with_truth
+from airscene.config import ImageConfig
+from airscene.data.folder import as_scenes, pictures_with_truth
 from airscene.data.truth import TruthFolder, from_masks
 from airscene.errors import AirsceneError
 from airscene.io.images import find_files
@@ -81,6 +82,19 @@ def test_tables_name_the_images_of_a_stack(folder: Path) -> None:
     with pytest.raises(
         AirsceneError, match=r"several images, but the truth of one: .*stack\.npy#0"
     ):
+        list(pictures_with_truth(folder))
+    with pytest.raises(AirsceneError, match="several images, but the truth of one"):
+        as_scenes(folder, ImageConfig(height=20, width=30, channels=1))
+    (folder / "counts.csv").write_text("file,count\nstack.npy#3,4\n")
+    with pytest.raises(AirsceneError, match=r"no image stack\.npy#3: it holds 3 images, numbered"):
+        list(pictures_with_truth(folder))
+
+
+def test_a_file_with_one_image_may_be_named_as_a_stack(folder: Path) -> None:
+    (folder / "counts.csv").write_text("file,count\nc.png#0,4\n")
+    assert about(folder, "c.png").count == 4
+    (folder / "counts.csv").write_text("file,count\nc.png#1,4\n")
+    with pytest.raises(AirsceneError, match="it holds 1 image, numbered from 0"):
         list(pictures_with_truth(folder))
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from airscene.air.evaluation import MEASURES, SceneEvaluator, evaluate
+from airscene.air.evaluation import MEASURES, SceneEvaluator, evaluate, require_unseen
 from airscene.air.predictor import Predictor
 from airscene.config import INTAKE, shade
 from airscene.data.scenes import Scenes, as_float
@@ -20,7 +20,9 @@ from airscene.output.comparison import SHOWN, Comparison, disagreement, interval
 def compare(a: Predictor, b: Predictor, question: Question) -> Comparison:
     """Compare two models on held-out scenes (default: of the data that A was trained on)."""
     _require_same_images(a, b)
-    return compare_scenes(a, b, SceneEvaluator(a, question).scenes)
+    evaluator = SceneEvaluator(a, question)
+    require_unseen(b, evaluator.data)
+    return compare_scenes(a, b, evaluator.scenes)
 
 
 def compare_scenes(a: Predictor, b: Predictor, scenes: Scenes) -> Comparison:

@@ -50,7 +50,8 @@ def composite_loss(
 
     def one(row, key_noise, key_z):
         layers, x = composed(config.model, composites, row)
-        x = x + composites.noise * jax.random.normal(key_noise, x.shape)
+        dark, noise = composites.background
+        x = jnp.maximum(x, dark) + noise * jax.random.normal(key_noise, x.shape)
         steps = model.rollout(jnp.clip(x, 0, 1), model.noise(key_z))
         n = composites.count[row]
         weight = jnp.maximum(config.model.object_cost, LEAST_WEIGHT)
@@ -67,7 +68,8 @@ def composed(
     """The objects of a composite one by one, and the image of all."""
     looks, side = composites.looks[composites.index[row]], composites.looks.shape[1]
     looks = jnp.clip(looks * composites.brightness[row][:, None, None, None], 0, 1)
-    place, there = composites.place[row], present(composites.count[row], len(looks))
+    place, there = composites.place[row], present(composites.count[row], len(looks)) == 1
+    radius = composites.radius[composites.index[row]]
 
     def layer(look, place):
         pose = jnp.append(
@@ -75,24 +77,27 @@ def composed(
         )
         return attention.write(look, pose, c.height, c.width)
 
-    layers = there[:, None, None, None] * jax.vmap(layer)(looks, place)
+    layers = jnp.where(there[:, None, None, None], jax.vmap(layer)(looks, place), 0.0)
     pressed = composites.pressed[row]
-    layers = layers * jnp.where(pressed, _shares(c, place, there == 1), 1.0)[..., None]
+    layers = layers * jnp.where(pressed, _shares(c, place, radius, there), 1.0)[..., None]
     return layers, jnp.where(pressed, jnp.sum(layers, axis=0), _together(c, layers))
 
 
 def _shares(
-    c: ModelConfig, place: Float[Array, "most 2"], there: Bool[Array, " most"]
+    c: ModelConfig,
+    place: Float[Array, "most 2"],
+    radius: Float[Array, " most"],
+    there: Bool[Array, " most"],
 ) -> Float[Array, "most height width"]:
-    """Which pixels belong to which object: those nearest to its centre; 1 to 0 at the border."""
+    """Which pixels belong to which object: those nearest to its circle. At each pixel, the shares
+    of all objects sum to 1; at borders, they change from 1 to 0.
+    """
     x, y = (jnp.arange(size) + 0.5 for size in (c.width, c.height))
     away = jnp.hypot(
         x[None, None] - place[:, 0, None, None], y[None, :, None] - place[:, 1, None, None]
     )
-    away = jnp.where(there[:, None, None], away, 1e4)
-    own = jnp.eye(len(place), dtype=bool)[:, :, None, None]
-    others = jnp.min(jnp.where(own, 1e4, away[None]), axis=1)
-    return jax.nn.sigmoid((others - away) / BORDER)
+    away = jnp.where(there[:, None, None], away - radius[:, None, None], 1e4)
+    return jax.nn.softmax(-away / BORDER, axis=0)
 
 
 def _together(c: ModelConfig, layers: Layers) -> Float[Array, "height width channels"]:

@@ -139,14 +139,19 @@ def eval_scenes(
         near, names = meant(dataset, known) or ".", ", ".join(known)
         raise AirsceneError(f"no data set or folder {dataset!r}{near} Data sets: {names}")
     data = from_dict(DataConfig, trained_on or asdict(DataConfig()))
-    if dataset == "digits" and trained_on and data.dataset == "mnist":
+    require_unseen(predictor, dataset or data.dataset)
+    if dataset is not None and dataset != data.dataset:
+        data = replace(data, dataset=dataset, truth=False)
+    return make_scenes(data, predictor.config, part="test", scenes=scenes, counts=counts, seed=seed)
+
+
+def require_unseen(predictor: Predictor, dataset: str) -> None:
+    """Raise an error if the model was trained on the test scenes of a data set."""
+    if dataset == "digits" and predictor.note.get("data", {}).get("dataset") == "mnist":
         raise AirsceneError(
             "the digits of 'digits' are training digits of 'mnist', which the model was trained "
             "on: evaluate it with --data mnist"
         )
-    if dataset is not None and dataset != data.dataset:
-        data = replace(data, dataset=dataset, truth=False)
-    return make_scenes(data, predictor.config, part="test", scenes=scenes, counts=counts, seed=seed)
 
 
 class SceneEvaluator(Evaluator):

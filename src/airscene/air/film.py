@@ -18,7 +18,6 @@ from airscene.air.predictor import Predictor
 from airscene.air.rounds_film import one_picture, rounds_film
 from airscene.air.scene import Scene
 from airscene.air.task import look
-from airscene.config import EVAL_SEED
 from airscene.data import Scenes, make_scenes
 from airscene.data.scenes import as_float, place_apart
 from airscene.errors import AirsceneError
@@ -107,11 +106,11 @@ def training_film(
     if not steps:
         raise AirsceneError(f"{run.path} was trained without --snapshots")
     c, seed = run.config, chosen_seed(run, seed_index)
-    others = make_scenes(c.data, c.model, part="validation", scenes=MEASURED, seed=EVAL_SEED)
-    black = ~others.images.any(axis=(1, 2, 3))
-    shown = others.images[np.argsort(black, kind="stable")[:scenes]]  # empty scenes last
+    validation = make_scenes(c.data, c.model, part="validation", scenes=MEASURED)
+    black = ~validation.images.any(axis=(1, 2, 3))
+    shown = validation.images[np.argsort(black, kind="stable")[:scenes]]  # empty scenes last
     for step in steps:
-        stages.append(_stage(run, step, seed, shown, others))
+        stages.append(_stage(run, step, seed, shown, validation))
         tick(len(stages), len(steps))
     with movie(path, TRAINING_RATE) as add:
         for now in range(len(stages)):
@@ -130,11 +129,11 @@ def chosen_seed(run: Any, seed_index: int | None) -> int:
     return seed_index
 
 
-def _stage(run: Any, step: int, seed: int, shown: Images, others: Scenes) -> Stage:
+def _stage(run: Any, step: int, seed: int, shown: Images, validation: Scenes) -> Stage:
     models = jax.tree.map(lambda a: a[seed : seed + 1], run.models_at(step))
-    seen = look(models, jnp.asarray(others.images))
-    right = (np.asarray(seen.count)[0] == others.counts)[others.known]
-    known = run.config.model.counts_objects and others.counted
+    seen = look(models, jnp.asarray(validation.images))
+    right = (np.asarray(seen.count)[0] == validation.counts)[validation.known]
+    known = run.config.model.counts_objects and validation.counted
     return Stage(
         step,
         Predictor(pick(models, 0)).infer_seen(shown),

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from scipy import stats
 
 from airscene.air.confidence import Evidence, independent
-from airscene.air.cores import DifferenceCore
 from airscene.air.matching import box_overlap
 from airscene.air.scene import Object, Scene
 from airscene.air.tiling import infer_tiled, tile_size
@@ -53,7 +52,7 @@ def infer_picture(
     else:
         config, own = predictor.intake(image)
         image, tile = as_seen(image, config), tile or own
-    if not in_rounds(predictor):
+    if not predictor.in_rounds:
         scene = infer_tiled(predictor, image, tile, seen=True)
         usual = _usual_side(scene.objects, image.shape)
         kept = [o for o in scene.objects if _margin(o, image.shape, edges, usual) >= 0]
@@ -65,7 +64,7 @@ def infer_picture(
 
 def evidence_in(predictor: Any, image: np.ndarray, edges: Edges = "centre") -> Evidence:
     """What speaks for the objects of a picture, for `confidence.calibrated`."""
-    if not in_rounds(predictor):
+    if not predictor.in_rounds:
         raise AirsceneError("only models with the difference network can be calibrated")
     x, scale = as_read(predictor, image)
     things = _things(explain(predictor.air, x), image.shape, scale)
@@ -78,11 +77,6 @@ def as_read(
     """A picture as the model reads it: on the canvas of training, and its scale."""
     config, tile = predictor.intake(image)
     return on_canvas(predictor, as_seen(image, config), tile)
-
-
-def in_rounds(predictor: Any) -> bool:
-    """Whether the model explains whole pictures in rounds, not in tiles."""
-    return isinstance(predictor.air.core, DifferenceCore)
 
 
 def on_canvas(

@@ -17,6 +17,7 @@ from airscene.air import columns
 from airscene.air.answers import answers
 from airscene.air.confidence import Confidence
 from airscene.air.config import ModelConfig
+from airscene.air.cores import DifferenceCore
 from airscene.air.export import program
 from airscene.air.model import AIR, Inference, tight_box
 from airscene.air.picture import infer_picture
@@ -126,6 +127,11 @@ class Predictor(BasePredictor[Scene]):
     def reads_whole(self) -> bool:
         """Whether the model was trained on tiles of pictures, so it reads pictures of any size."""
         return bool(self.note.get("data", {}).get("tile"))
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether whole pictures are explained in rounds, not in tiles of N objects each."""
+        return isinstance(self.air.core, DifferenceCore)
 
     def infer_batch(self, images: Sequence[np.ndarray]) -> list[Scene]:
         """The scenes in a list of images; of a model trained on tiles, by `infer_picture`."""

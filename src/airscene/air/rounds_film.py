@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from PIL import Image
 
-from airscene.air.picture import as_read, in_picture, in_rounds
+from airscene.air.picture import as_read, in_picture
 from airscene.air.predictor import Predictor
 from airscene.air.scene import Object, Scene
 from airscene.air.whole import Round, explain
@@ -68,7 +68,7 @@ class Story:
 
 def one_picture(predictor: Predictor, source: Path) -> np.ndarray:
     """The picture in a file, for a model that reads it in rounds."""
-    if not in_rounds(predictor):
+    if not predictor.in_rounds:
         raise AirsceneError(
             "only the difference network reads a picture in rounds: use a model such as "
             "digits-difference, or one from airscene train folder"

@@ -17,7 +17,7 @@ from scipy import ndimage
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.presets import FOLDER
 from airscene.config import ALL, COLOURS, INTAKE, ImageConfig
-from airscene.data.cutouts import SPECK, background_noise, singles, usual_area
+from airscene.data.cutouts import SPECK, background_of, singles, usual_area
 from airscene.data.folder import pictures_of
 from airscene.errors import AirsceneError, many
 from airscene.io.frames import as_floats, only_channel, resized
@@ -113,7 +113,7 @@ class Survey:
     alone: int = 0
     """Objects that stand alone in up to 10 of the pictures; 0 if they were not counted."""
     noise: float = 0.0
-    """Standard deviation of the noise in these pictures at the scale of training."""
+    """Root mean square of the background of these pictures at the scale of training."""
 
     @property
     def tiled(self) -> bool:
@@ -324,10 +324,10 @@ def _scale(side: float) -> float:
 
 
 def _noise(shades: Sequence[np.ndarray], scale: float) -> float:
-    """The noise in pictures that are reduced to the scale of training."""
+    """The root mean square of the background of pictures, reduced to the scale of training."""
     sizes = [[max(1, round(scale * side)) for side in shade.shape] for shade in shades]
     small = [resized(x[..., None], *size) for x, size in zip(shades, sizes, strict=True)]
-    return background_noise(small)
+    return math.hypot(*background_of(small))
 
 
 def _composites(number: int, alone: int) -> str:

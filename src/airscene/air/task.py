@@ -237,8 +237,8 @@ class AIRTask(Task):
                 "--saturate, and --max-objects 2 or more: add --composites 0"
             )
         self.shown = make_scenes(c.data, c.model, part="training", lazily=True)
-        self.validation = self._others()
-        self.watched = self._others(watch) if watch else None
+        self.validation = self._validation()
+        self.watched = self._validation(watch) if watch else None
         self.labels = self._choose(self.shown)
         if c.data.composites:
             self.composites = composites_of(c.data, c.model)
@@ -263,8 +263,8 @@ class AIRTask(Task):
 
     def look(self, models: AIR) -> tuple[Look, Look | None]:
         """Evaluate the validation scenes, and the scenes with `watch_counts` if any."""
-        others, more, settings = self._placed
-        seen = gathered(look(models, others, settings))
+        mine, more, settings = self._placed
+        seen = gathered(look(models, mine, settings))
         if more is None:
             return seen, None
         return seen, gathered(look(stretched(models, self.config), more, settings))
@@ -304,7 +304,7 @@ class AIRTask(Task):
     def _choose(self, shown: Scenes) -> Labels | None:
         return choose(self.config, shown)
 
-    def _others(self, counts: tuple[int, ...] | None = None) -> Scenes:
+    def _validation(self, counts: tuple[int, ...] | None = None) -> Scenes:
         c = self.config
         return make_scenes(c.data, c.model, part="validation", scenes=LOOK_SCENES, counts=counts)
 

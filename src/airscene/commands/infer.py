@@ -90,9 +90,10 @@ def infer(argv: list[str]) -> int:
         """With --whole: which objects at the edge of the picture are counted. centre: those whose
         centre lies in the picture; inside: those that the edge does not cut; all: every one."""
         max_objects: int | None = None
-        """Maximum number of objects to look for in an image (default: as in training; with --whole,
-        there is no limit). Only models with the difference network (the bundled digits-difference,
-        and models from airscene train folder) can count more than in training."""
+        """Maximum number of objects to look for in an image; with --whole, in each tile (default:
+        as in training). Only models with the difference network (the bundled digits-difference, and
+        models from airscene train folder) can count more than in training. With --whole, these have
+        no limit."""
         canvas: int | None = None
         """Resize images to squares of this side in pixels instead of to the model's size. Choose it
         so that objects are as large in pixels as in training (only with the difference network)."""
@@ -197,7 +198,7 @@ class Work:
         self.whole = _asks_whole(options) or self.predictor.reads_whole
         if options.edges != "centre" and not self.whole:
             raise AirsceneError("--edges applies only to pictures that are read with --whole")
-        if options.max_objects is not None and self.whole:
+        if options.max_objects is not None and self.whole and self.predictor.in_rounds:
             raise AirsceneError(
                 "--max-objects applies only to images that are resized to the model's size: "
                 "pictures read at the scale of training may have any number of objects"

@@ -45,8 +45,16 @@ class Cutouts(NamedTuple):
     """Each in the middle of a square; 0 around it."""
     radius: Float[np.ndarray, "objects angles"]
     """Distance in pixels from the middle to the edge of the object, at even angles from x to y."""
-    noise: float
-    """Standard deviation of the noise in the background."""
+    background: "Background"
+
+
+class Background(NamedTuple):
+    """The pixels of canvases where there is no object. Noise below 0 was cut off: their mean is
+    above 0.
+    """
+
+    mean: float
+    sd: float
 
 
 class Region(NamedTuple):
@@ -74,7 +82,7 @@ def cut_out(
     chosen = rng.integers(len(objects), size=number)
     pieces = [_piece(region, side) for region in objects]
     looks, masks = zip(*(_variant(pieces[i], side, rng) for i in chosen), strict=True)
-    return Cutouts(np.array(looks, np.float32), radii(np.array(masks)), background_noise(canvases))
+    return Cutouts(np.array(looks, np.float32), radii(np.array(masks)), background_of(canvases))
 
 
 def singles(canvases: Sequence[Canvas]) -> list[Region]:
@@ -110,14 +118,16 @@ def regions(canvases: Sequence[Canvas]) -> list[Region]:
     return found
 
 
-def background_noise(canvases: Sequence[Canvas]) -> float:
-    """The noise in the background, whose negative half is cut off at 0; 0 if nothing is dark."""
+def background_of(canvases: Sequence[Canvas]) -> Background:
+    """The background of some canvases; zeros if nothing is dark."""
     smooth, threshold = _smooth(canvases)
     dark = [
         canvas[shade < QUIET * threshold] for canvas, shade in zip(canvases, smooth, strict=True)
     ]
     pixels = np.concatenate(dark)
-    return float(np.sqrt(2 * np.mean(pixels**2))) if len(pixels) else 0.0
+    return (
+        Background(float(pixels.mean()), float(pixels.std())) if len(pixels) else Background(0, 0)
+    )
 
 
 def _smooth(canvases: Sequence[Canvas]) -> tuple[list[np.ndarray], float]:

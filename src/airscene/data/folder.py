@@ -17,7 +17,7 @@ from jaxtyping import Float, UInt8
 from airscene.config import ALL, ImageConfig
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
-from airscene.data.truth import Truth, TruthFolder, known_counts, nothing_known, shown_in
+from airscene.data.truth import Truth, TruthFolder, nothing_known, shown_in
 from airscene.errors import AirsceneError, many
 from airscene.io.frames import (
     Frame,
@@ -74,8 +74,7 @@ def as_scenes(
     truth: with all that is known about them, boxes too; an error if nothing is known.
     """
     small, known = [], []
-    given = _with_all if truth else _with_counts
-    for image, about in given(path, model.channel):
+    for _, image, about in pictures_with_truth(path, model.channel, only_counts=not truth):
         seen = as_seen(image, model)
         small.append(at_size([seen], model)[0])
         known.append(about and about.on(Frame.of(seen, model)))
@@ -88,26 +87,18 @@ def as_scenes(
     return _scenes(np.stack(small), known)
 
 
-def _with_counts(path: Path, channel: str) -> Iterator[tuple[np.ndarray, Truth | None]]:
-    """The pictures of a folder with their counts from `counts.csv`."""
-    counts = known_counts(path)
-    for name, image in pictures_of(find_files([path]), channel):
-        key = _key(Path(name), path)
-        yield image, Truth(counts[key]) if key in counts else None
-
-
-def _with_all(path: Path, channel: str) -> Iterator[tuple[np.ndarray, Truth | None]]:
-    """The pictures of a folder with all that is known about them."""
-    return ((image, about) for _, image, about in pictures_with_truth(path, channel))
-
-
 def pictures_with_truth(
-    path: Path, channel: str = ALL
+    path: Path, channel: str = ALL, only_counts: bool = False
 ) -> Iterator[tuple[str, np.ndarray, Truth | None]]:
-    """The pictures of a folder with their names and all that is known about them."""
-    truth = TruthFolder(path)
+    """The pictures of a folder with their names and all that is known about them.
+
+    only_counts: with the counts from `counts.csv` instead.
+    """
+    truth = TruthFolder(path, only_counts)
     for file in find_files([path]):
         images = list(pictures_of([file], channel))
+        if images:
+            truth.require(file, len(images))
         for i, (name, image) in enumerate(images):
             number = i if len(images) > 1 else None
             yield name, image, truth.about(file, image.shape, number)
@@ -216,8 +207,8 @@ def _large(request: Request, path: Path) -> list[Large]:
     """The pictures to cut tiles from; with --truth, with the boxes of their objects."""
     side, asked, known = request.data.tile, request.data.truth, []
     large, pixels = [], 0
-    given = _with_all if asked else _with_nothing
-    for image, about in given(path, request.model.channel):
+    given = pictures_with_truth if asked else _with_nothing
+    for _, image, about in given(path, request.model.channel):
         known += [about] if about else []
         if min(image.shape[:2]) >= side and pixels < MOST_PIXELS:
             seen = np.round(255 * as_seen(image, request.model)).astype(np.uint8)
@@ -235,9 +226,9 @@ def _large(request: Request, path: Path) -> list[Large]:
     return large
 
 
-def _with_nothing(path: Path, channel: str) -> Iterator[tuple[np.ndarray, None]]:
+def _with_nothing(path: Path, channel: str) -> Iterator[tuple[str, np.ndarray, None]]:
     """The pictures of a folder; the truth about them is not read."""
-    return ((image, None) for _, image in pictures_of(find_files([path]), channel))
+    return ((name, image, None) for name, image in pictures_of(find_files([path]), channel))
 
 
 def _scenes(images: np.ndarray, known: Sequence[Truth | None]) -> Scenes:
@@ -252,7 +243,3 @@ def _scenes(images: np.ndarray, known: Sequence[Truth | None]) -> Scenes:
             whole[:, 2:] = np.maximum(whole[:, 2:], whole[:, :2] + 1)
             placed[i, : len(rows)], kinds[i, : len(rows)] = whole, 0
     return Scenes(images, counts, placed, kinds)
-
-
-def _key(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()

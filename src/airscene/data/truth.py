@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import ndimage
 
-from airscene.errors import AirsceneError
+from airscene.errors import AirsceneError, many
 from airscene.io.frames import Frame
 from airscene.io.images import BOTH_CASES, TRUTH, read_images
 
@@ -58,11 +58,18 @@ class Truth:
 
 
 class TruthFolder:
-    """The truth about the pictures of a folder."""
+    """The truth about the pictures of a folder: all of it, or only the counts in `counts.csv`."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.counts, self.boxes = known_counts(folder), known_boxes(folder)
+    def __init__(self, folder: Path, only_counts: bool = False):
+        self.folder, self.only_counts = folder, only_counts
+        self.counts = known_counts(folder)
+        self.boxes = {} if only_counts else known_boxes(folder)
+        self._last: dict[str, int] = {}
+        """The largest number of an image listed for each stack."""
+        for name in (*self.counts, *self.boxes):
+            stack, _, number = name.rpartition("#")
+            if number.isdecimal():
+                self._last[stack] = max(int(number), self._last.get(stack, 0))
         for name, known in (("counts.csv", self.counts), ("boxes.csv", self.boxes)):
             if known and not any(_exists(folder / file) for file in known):
                 first = next(iter(known))
@@ -77,19 +84,30 @@ class TruthFolder:
 
         number: the place of the image in its file, if the file is a stack.
         """
-        masks, key = masks_of(picture), picture.relative_to(self.folder).as_posix()
-        if number is not None:
-            if masks or key in self.boxes or key in self.counts:
-                raise AirsceneError(
-                    f"{picture} holds several images, but the truth of one: in boxes.csv or "
-                    f"counts.csv, name them {key}#0, {key}#1, ..."
-                )
-            key = f"{key}#{number}"
+        key = picture.relative_to(self.folder).as_posix()
+        masks = None if self.only_counts else masks_of(picture)
+        if number is not None and (masks or key in self.boxes or key in self.counts):
+            raise AirsceneError(
+                f"{picture} holds several images, but the truth of one: in boxes.csv or "
+                f"counts.csv, name them {key}#0, {key}#1, ..."
+            )
         if masks is not None:
             return from_masks(read_masks(masks, shape))
-        if key in self.boxes:
-            return Truth(len(self.boxes[key]), self.boxes[key])
-        return Truth(self.counts[key]) if key in self.counts else None
+        for name in [f"{key}#{number}"] if number is not None else [key, f"{key}#0"]:
+            if name in self.boxes:
+                return Truth(len(self.boxes[name]), self.boxes[name])
+            if name in self.counts:
+                return Truth(self.counts[name])
+        return None
+
+    def require(self, picture: Path, images: int) -> None:
+        """Raise an error if a table names an image that a file with so many images lacks."""
+        key = picture.relative_to(self.folder).as_posix()
+        if self._last.get(key, 0) >= images:
+            raise AirsceneError(
+                f"{picture} has no image {key}#{self._last[key]}: it holds "
+                f"{many(images, 'image')}, numbered from 0"
+            )
 
 
 def _exists(picture: Path) -> bool:

@@ -124,6 +124,11 @@ class BasePredictor(ABC, Generic[S]):
         """Whether pictures are read at the scale of training instead of resized."""
         return False
 
+    @property
+    def in_rounds(self) -> bool:
+        """Whether whole pictures are explained in rounds, with any number of objects."""
+        return False
+
     def infer_picture(self, image: Any, tile: int | None = None, edges: Any = "centre") -> S:
         """The scene in one picture of any size, read at the scale of training."""
         raise AirsceneError("this model resizes pictures to its own size: it has no --whole")
