@@ -79,7 +79,7 @@ class DataConfig:
     counts: Counts = (0, 1, 2)
     """Numbers of objects per scene, e.g. 0,1,2; each scene draws one of them at random."""
     watch_counts: Counts = ()
-    """Also evaluate held-out scenes with these counts, e.g. 3; training need not include them."""
+    """Also evaluate validation scenes with these counts, e.g. 3; training need not include them."""
     scenes: int = 60_000
     """Number of training scenes. For a folder: number of tiles to cut; without tiles, the maximum
     number of pictures to use."""
@@ -124,7 +124,7 @@ class RunConfig:
     steps: int = 3_000
     """Number of optimiser steps."""
     seeds: int = 1
-    """Number of seeds to train in parallel; the best one by held-out ELBO becomes the model."""
+    """Number of seeds to train in parallel; the best one by validation ELBO becomes the model."""
     seed: int = 0
     """The first seed; further seeds count up from it."""
     batch: int = 64
@@ -136,7 +136,7 @@ class RunConfig:
     clip_gradient: float = 0.0
     """Clip gradients to this norm (0: no clipping)."""
     eval_every: int = 250
-    """Steps between evaluations on held-out scenes."""
+    """Steps between evaluations on validation scenes."""
 
     @property
     def subject(self) -> str:

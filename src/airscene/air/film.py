@@ -28,7 +28,7 @@ from airscene.training.task import pick
 TRAINING_RATE, SHOWN, HELD = 24, 3, 48
 """Training film: frames per second, frames per snapshot, and frames of the last snapshot."""
 MEASURED = 500
-"""Number of held-out scenes on which each snapshot is evaluated."""
+"""Number of validation scenes on which each snapshot is evaluated."""
 PANEL = (40, 260)
 """Left and right edge, in pixels, of the numbers on a training frame."""
 
@@ -90,7 +90,7 @@ class Stage:
     step: int
     scenes: list[Scene]
     accuracy: float | None
-    """Fraction of held-out counts that are correct; None if it cannot be known."""
+    """Fraction of validation counts that are correct; None if it cannot be known."""
     elbo: float
 
 
@@ -155,7 +155,7 @@ def training_frame(run: Any, images: Images, stages: Sequence[Stage], now: int) 
     page.curve((left, 308, right, 408), values, [s.step for s in stages], now, counted)
     if model.counts_objects:
         page.legend((left, 500), model.max_objects)
-    page.text((left, 640), "above: a held-out image", 14, DIM)
+    page.text((left, 640), "above: a validation image", 14, DIM)
     page.text((left, 660), "below: its reconstruction", 14, DIM)
     _grid(page, images, stage.scenes, model.counts_objects)
     return page.array()

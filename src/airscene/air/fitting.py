@@ -27,7 +27,7 @@ def fit(
     progress: bool = True,
     **settings: Any,
 ) -> Predictor:
-    """Train on your own images and return the model with the best held-out ELBO.
+    """Train on your own images and return the model with the best validation ELBO.
 
     images: (batch, height, width) or (batch, height, width, channels), uint8, uint16 or float in
         [0, 1]. One image in ten is held out. A survey of the images measures whether objects are
@@ -37,7 +37,7 @@ def fit(
     steps: optimiser steps.
     seeds: how many seeds to train; the best one is returned.
     seed: the first seed.
-    progress: whether to print the held-out ELBO during training.
+    progress: whether to print the validation ELBO during training.
     settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
     """
     pixels = as_uint8(images, several=True)

@@ -19,7 +19,7 @@ from airscene.air.tiling import infer_tiled, tile_size
 from airscene.air.whole import Explained, explain
 from airscene.config import Edges
 from airscene.errors import AirsceneError
-from airscene.io.frames import as_float_image, resized, with_channels
+from airscene.io.frames import as_float_image, resized, scaled_size, with_channels
 from airscene.io.intake import as_seen
 
 LEAST_VISIBLE = 0.75
@@ -88,7 +88,7 @@ def on_canvas(
     seen = with_channels(seen, c.channels)
     if scale == 1:
         return seen, scale
-    height, width = (max(1, round(scale * side)) for side in seen.shape[:2])
+    height, width = scaled_size(seen, scale)
     if height * width > MOST_CANVAS:
         raise AirsceneError(
             f"at this scale, the picture would have {width:,}x{height:,} pixels, more than "

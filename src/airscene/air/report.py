@@ -101,7 +101,7 @@ def _figures(
             ),
         ),
         "curves": (
-            "ELBO and counts on held-out scenes over training, one line per seed.",
+            "ELBO and counts on validation scenes over training, one line per seed.",
             figures.curves(rows, data.watch_counts),
         ),
         "confusion": (
@@ -129,7 +129,7 @@ def _figures(
         return pictures
     captions = {
         "reconstructions": "Held-out scenes (above) and the model's reconstructions (below).",
-        "curves": "ELBO on held-out scenes over training, one line per seed.",
+        "curves": "ELBO on validation scenes over training, one line per seed.",
         "samples": "Images sampled from the generative model.",
     }
     return {name: (caption, pictures[name][1]) for name, caption in captions.items()}

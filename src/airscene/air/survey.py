@@ -20,7 +20,7 @@ from airscene.config import ALL, COLOURS, INTAKE, ImageConfig
 from airscene.data.cutouts import SPECK, background_of, singles, usual_area
 from airscene.data.folder import pictures_of
 from airscene.errors import AirsceneError, many
-from airscene.io.frames import as_floats, only_channel, resized
+from airscene.io.frames import as_floats, only_channel, resized, scaled_size
 from airscene.io.images import find_files
 from airscene.io.intake import background, compressed, otsu
 
@@ -325,8 +325,7 @@ def _scale(side: float) -> float:
 
 def _noise(shades: Sequence[np.ndarray], scale: float) -> float:
     """The root mean square of the background of pictures, reduced to the scale of training."""
-    sizes = [[max(1, round(scale * side)) for side in shade.shape] for shade in shades]
-    small = [resized(x[..., None], *size) for x, size in zip(shades, sizes, strict=True)]
+    small = [resized(shade[..., None], *scaled_size(shade, scale)) for shade in shades]
     return math.hypot(*background_of(small))
 
 

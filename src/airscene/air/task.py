@@ -1,4 +1,4 @@
-"""Training of AIR: the step, the evaluation on held-out scenes, and warnings about failures."""
+"""Training of AIR: the step, the evaluation on validation scenes, and warnings about failures."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -129,7 +129,7 @@ def count_temperature(config: TrainConfig, step: Int[Array, ""]) -> Float[Array,
 
 
 class Look(eqx.Module):
-    """An evaluation on held-out images, for each seed. It needs no labels."""
+    """An evaluation on validation images, for each seed. It needs no labels."""
 
     count: Int[Array, "*seeds scenes"]
     """The most probable count of each image, with z at its mean."""
@@ -145,7 +145,7 @@ class Look(eqx.Module):
 
 @jax.jit
 def look(models: AIR, images: Images, settings: Settings = None) -> Look:
-    """Evaluate models on held-out images, with the same noise in every call."""
+    """Evaluate models on validation images, with the same noise in every call."""
 
     def one_image(model, image, key):
         x = image.astype(jnp.float32) / 255

@@ -41,7 +41,7 @@ def film(argv: list[str]) -> int:
         format: Literal["mp4", "webp", "gif"] = "mp4"
         """mp4 at 1280x720 pixels (needs airscene[video]), or a looping webp or gif at 640x360."""
         scenes: int = 12
-        """Number of held-out scenes in the training film."""
+        """Number of validation scenes in the training film."""
 
     options = parse(Film, "airscene film", argv, HELP)
     if not 0 < options.seconds <= 600:

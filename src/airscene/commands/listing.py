@@ -18,9 +18,9 @@ def models(argv: list[str]) -> int:
         settings = as_options(note["settings"])
         right, elbo = note["held_out_count_accuracy"], note["held_out_elbo"]
         known = (
-            f"{100 * right:.1f}% of counts right on held-out scenes at the end of training"
+            f"{100 * right:.1f}% of counts right on validation scenes at the end of training"
             if right is not None
-            else f"ELBO {elbo:.0f} nats on held-out scenes at the end of training"
+            else f"ELBO {elbo:.0f} nats on validation scenes at the end of training"
         )
         print(f"{name:17} {DESCRIPTIONS[name]}")
         print(f"{'':17} {known}; {path.stat().st_size >> 10} KB")

@@ -137,7 +137,7 @@ def _print(work: "Sweep", rows: list[dict[str, Any]], console: "Console") -> Non
     counted = any(np.isfinite(row["count_accuracy"]) for row in rows)
     several = work.cells[0].config.seeds > 1
     over = ", mean (lowest to highest)" if several else ""
-    table = Table(title=f"held-out scenes{over}", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=f"validation scenes{over}", title_justify="left", box=box.SIMPLE_HEAD)
     heads = [*work.swept, *(["% counts right"] if counted else []), "ELBO", "seconds"]
     for head in heads:
         table.add_column(head.replace("_", "-"), justify="right")

@@ -69,7 +69,7 @@ for _name, _dataset in (
             channels=None,
             description="your own pictures: airscene train folder PATH",
             where=lambda: "(the folder PATH)",
-            test="that no training step uses; a seed is chosen on them, too",
+            test="of pictures that no training step uses; the seed is chosen on the same pictures",
             composed=False,
         ),
     }

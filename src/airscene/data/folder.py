@@ -25,6 +25,7 @@ from airscene.io.frames import (
     as_floats,
     at_size,
     resized,
+    scaled_size,
     with_channels,
 )
 from airscene.io.images import find_files, named_images
@@ -61,7 +62,7 @@ def folder_scenes(request: Request) -> Scenes:
             f"{path} has {many(len(made), 'readable picture')}; training needs at least {LEAST}. "
             "Fewer are enough if they are large: --tile N cuts them into squares of N pixels"
         )
-    mine = (np.arange(len(made)) % HELD_OUT == 0) == (request.part != "training")
+    mine = (np.arange(len(made)) % HELD_OUT == 0) == request.held_out
     return made.only(np.flatnonzero(mine)[: data.scenes])
 
 
@@ -179,8 +180,7 @@ def canvases_of(request: Request) -> list[Float[np.ndarray, "_ _ channels"]]:
     scale = min(model.height, model.width) / request.data.tile
     for large in _mine(request, Path(request.data.path)):
         seen = with_channels(as_float_image(large.image), model.channels)
-        height, width = (max(1, round(scale * side)) for side in seen.shape[:2])
-        made.append(resized(seen, height, width).clip(0, 1))
+        made.append(resized(seen, *scaled_size(seen, scale)).clip(0, 1))
     return made
 
 
@@ -189,7 +189,7 @@ def _mine(request: Request, path: Path) -> list["Large"]:
 
     With fewer than 10 pictures, a fifth of each is held out.
     """
-    side, large, held_out = request.data.tile, _large(request, path), request.part != "training"
+    side, large, held_out = request.data.tile, _large(request, path), request.held_out
     if len(large) < HELD_OUT:
         mine = [x.part(side, held_out) for x in large if max(x.image.shape[:2]) >= 2 * side]
     else:

@@ -25,6 +25,11 @@ class Request:
     lazily: bool = False
     """Whether pixels may be `Drawn`. A data set that reads pictures always returns arrays."""
 
+    @property
+    def held_out(self) -> bool:
+        """Whether no training step may use these scenes."""
+        return self.part != "training"
+
     def rng(self) -> np.random.Generator:
         """A random generator; those of the parts are independent."""
         return np.random.default_rng([self.data.data_seed, STREAMS[self.part]])

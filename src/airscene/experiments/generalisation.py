@@ -299,7 +299,7 @@ def show(models: dict[str, Trained], size: Size, tables: dict[str, list[Row]]) -
     }
     if "curves" in tables:
         caption = (
-            "ELBO and count accuracy over training, on held-out scenes with a count that is not "
+            "ELBO and count accuracy over training, on validation scenes with a count that is not "
             "in the training scenes (above: extrapolation, below: interpolation): mean over seeds, "
             "with a band from the lowest to the highest seed. DRAW does not count."
         )

@@ -72,7 +72,7 @@ def run(out: Path, seeds: int, quick: bool, console: Console) -> Page | None:
         write_text(out / "strokes.csv", csv_text(rows))
         shown = _figures(predictors[best], sets["test"], steps)
         if not quick:
-            caption = "ELBO and steps used on held-out alphabets over training, one line per seed."
+            caption = "ELBO and steps used on validation alphabets over training, a line per seed."
             shown["curves"] = (caption, figures.curves(Run.open(out / "air").metrics()))
     heading = "Rank correlation with the number of pen strokes, on held-out alphabets"
     return Page("Decomposing handwritten characters", shown, {heading: _table(rows)})

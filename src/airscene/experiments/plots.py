@@ -73,7 +73,7 @@ ESTIMATOR_COLOURS = {
 def over_training(
     tasks: dict[str, dict[str, list[dict[str, Any]]]], fit: tuple[str, str], counts: str
 ) -> Figure:
-    """Plot the fit and the count accuracy on held-out scenes over training, a row per task.
+    """Plot the fit and the count accuracy on validation scenes over training, a row per task.
 
     Each model has a line, the mean over seeds, in a band from the lowest to the highest seed.
     `fit` is the column for the left panels and its axis label; `counts` is the column for the right
@@ -268,7 +268,7 @@ def label_shares(
             band(axes, range(len(mine)), rows, f"{stage} steps", colour, **style)
         axes.set_xticks(range(len(mine)), list(mine))
         axes.set_ylim(0, 102)
-        frame_plot(axes, "held-out count accuracy, %", "share of images with labels")
+        frame_plot(axes, "validation count accuracy, %", "share of images with labels")
         heading(axes, kind.capitalize())
     panels[1].legend(frameon=False, fontsize=8.5, loc="lower right")
     return figure

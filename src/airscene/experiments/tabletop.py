@@ -73,7 +73,7 @@ SHADOWS = replace(
     light=Light(direction=(0.55, 0.25, -1.0), diffuse=0.6, ambient=0.32),
 )
 """The table with shadows and with light from the other side."""
-BEST = "the seed with the highest likelihood of held-out images"
+BEST = "the seed with the highest likelihood of validation images"
 ORDERS = {"order by kind": "by their kinds", "order by place": "by their positions"}
 
 
@@ -146,7 +146,7 @@ class Trained:
 
     networks: list[InverseNetwork]
     best: int
-    """The seed with the highest likelihood of held-out images."""
+    """The seed with the highest likelihood of validation images."""
     curve: list[Row]
     """Log-likelihood and count accuracy of every seed over training; empty if unknown."""
 
@@ -492,9 +492,9 @@ def worlds_figure(models: dict[str, Trained]) -> tuple[str, Any]:
     }
     caption = (
         "AIR, trained without labels, and the same network, trained on labels: the log-likelihood "
-        "of held-out images given the rendered inferences, and the count accuracy, over training. "
-        "Lines are means over seeds, bands reach from the lowest to the highest seed. If kinds "
-        "repeat, the order of the labels is arbitrary."
+        "of validation images given the rendered inferences, and the count accuracy. Lines are "
+        "means over seeds, bands reach from the lowest to the highest seed. If kinds repeat, the "
+        "order of the labels is arbitrary."
     )
     fit = ("log_likelihood", "log-likelihood, nats per image")
     return caption, plots.over_training(tasks, fit, "count_accuracy")

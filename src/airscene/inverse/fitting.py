@@ -49,7 +49,7 @@ def invert(
     slots: the largest number of objects in a scene.
     presence: the prior probability that a slot holds an object.
     name: a name for the scenes, stored with the model.
-    progress: whether to print the held-out ELBO during training.
+    progress: whether to print the validation ELBO during training.
     settings: any field of `InverseConfig` or `NetworkConfig`, e.g. `steps=3_000`.
     """
     problem = Problem(name, tuple(kinds), tuple(parameters), slots, presence)

@@ -49,7 +49,7 @@ def report(
                 figures.rows_of_images(shown),
             ),
             "curves": (
-                "ELBO and share of scenes with the right number of objects, on held-out scenes "
+                "ELBO and share of scenes with the right number of objects, on validation scenes "
                 "over training, one line per seed.",
                 figures.curves(rows, title="Presence" if problem.slots == 1 else "Counts"),
             ),

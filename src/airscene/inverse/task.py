@@ -1,4 +1,4 @@
-"""Training of a network to invert a renderer: the training step and the held-out evaluation.
+"""Training of a network to invert a renderer: the training step and the validation evaluation.
 
 The compiled program calls the renderer once per step, for all scenes of the batch: every kind in
 every slot, and all displaced copies.
@@ -56,7 +56,7 @@ HOST_CHUNK = 5
 
 
 class Look(eqx.Module):
-    """The results of one evaluation on held-out pictures, for each seed."""
+    """The results of one evaluation on validation pictures, for each seed."""
 
     elbo: Float[Array, "*seeds"]
     log_likelihood: Float[Array, "*seeds"]

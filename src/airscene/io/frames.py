@@ -229,6 +229,12 @@ def as_uint8(images: Any, several: bool = False) -> np.ndarray:
     return np.stack([np.round(255 * as_floats(image)).astype(np.uint8) for image in array])
 
 
+def scaled_size(image: np.ndarray, scale: float) -> tuple[int, int]:
+    """Height and width of an image after scaling: at least one pixel."""
+    height, width = (max(1, round(scale * side)) for side in image.shape[:2])
+    return height, width
+
+
 def resized(
     image: Float[np.ndarray, "height width channels"], rows: int, columns: int
 ) -> Float[np.ndarray, "rows columns channels"]:

@@ -138,7 +138,7 @@ class Kind(ABC):
         """Facts and figures for the report of a run; `rows` are the lines of metrics.jsonl."""
         from airscene.output import figures
 
-        caption = "ELBO on held-out scenes over training, one line per seed."
+        caption = "ELBO on validation scenes over training, one line per seed."
         return Report({}, {"curves": (caption, figures.curves(rows))})
 
     def compare(self, a: Any, b: Any, question: Question) -> "Comparison":

@@ -36,7 +36,7 @@ ERROR_COLOURS = (LINE, RED, "#e39a2d", GREEN, MUTED)
 def curves(
     metrics: list[dict[str, Any]], watched: Sequence[int] = (), title: str = "Count accuracy"
 ) -> Figure:
-    """ELBO and held-out count accuracy over training: a thin line per seed, a bold median.
+    """ELBO and validation count accuracy over training: a thin line per seed, a bold median.
 
     Dashed: the median accuracy on the `watched` counts, which may not occur in training.
     """
@@ -49,10 +49,10 @@ def curves(
         right.set_axis_off()
         return figure
     if not known and counts:
-        _curve(right, metrics, "mean_count", "Objects found", "per held-out scene")
+        _curve(right, metrics, "mean_count", "Objects found", "per validation scene")
         right.set_ylim(0, 1.15 * max(max(counts), 0.5))
         return figure
-    _curve(right, metrics, "count_accuracy", title, "% of held-out scenes", 100.0)
+    _curve(right, metrics, "count_accuracy", title, "% of validation scenes", 100.0)
     rows = [row for row in metrics if None not in row.get("watched_count_accuracy", [None])]
     if watched and rows and rows[0]["watched_count_accuracy"]:
         steps = [row["step"] for row in rows]
@@ -202,7 +202,7 @@ def band(
 
 
 def sweep(rows: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Figure:
-    """Held-out results of a sweep: a point for every seed, a line through the means.
+    """Validation results of a sweep: a point for every seed, a line through the means.
 
     With one or two settings, x is the value of the first, and each value of the second has a line.
     Otherwise each cell has a row of points. `rows` have `cell`, the settings, `elbo` and

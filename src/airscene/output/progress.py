@@ -1,4 +1,4 @@
-"""The live table of a training run: a line for every evaluation on held-out scenes."""
+"""The live table of a training run: a line for every evaluation on validation scenes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

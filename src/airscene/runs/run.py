@@ -1,10 +1,10 @@
 """A run folder and its files.
 
 config.json              the kind of model, the preset's name and the resolved configuration
-metrics.jsonl            one line per evaluation on held-out scenes, one value per seed
+metrics.jsonl            one line per evaluation on validation scenes, one value per seed
 checkpoint.safetensors   the training state of every seed, to resume from
 snapshots/               the models of every seed at several steps, with --snapshots
-model.safetensors        the model of the seed with the best held-out ELBO, for inference
+model.safetensors        the model of the seed with the best validation ELBO, for inference
 result.json              the evaluation
 report.html, figures/    the report
 """

@@ -1,7 +1,7 @@
 """The training loop: one compiled program runs a chunk of steps for all seeds in parallel.
 
 The data lie on the devices, and minibatches are drawn inside the program. The host acts only
-between chunks: it reports progress, evaluates on held-out scenes and writes checkpoints. All
+between chunks: it reports progress, evaluates on validation scenes and writes checkpoints. All
 randomness is a function of (seed, step). A run that is resumed after an interruption therefore
 continues exactly; on another number of devices (`devices`), the same up to rounding.
 """
@@ -82,7 +82,7 @@ class Progress:
     step: int
     state: TrainState
     seen: Any
-    """Results on held-out scenes, every `eval_every` steps and at the end; otherwise None."""
+    """Results on validation scenes, every `eval_every` steps and at the end; otherwise None."""
 
 
 def train(task: Task, state: Any = None, mesh: Mesh | None = None) -> Iterator[Progress]:

@@ -1,6 +1,6 @@
 """The interface between a kind of model and the training loop.
 
-A `Program` defines what one step computes. A `Task` holds the data, evaluates on held-out scenes,
+A `Program` defines what one step computes. A `Task` holds the data, evaluates on validation scenes,
 and summarises the results in a `Row`. `loop` does the rest.
 """
 
@@ -23,7 +23,7 @@ from airscene.errors import AirsceneError
 from airscene.training.devices import Devices, alone, placed
 
 LOOK_SCENES = 1_000
-"""Number of held-out scenes evaluated during training (seed 0)."""
+"""Number of validation scenes evaluated during training (seed 0)."""
 RARE = 0.01
 """Anything seen in less than this share of the scenes (or slots) counts as never seen."""
 CHUNK = 125
@@ -37,7 +37,7 @@ Values = list[float | None]
 
 @dataclass(frozen=True)
 class Row:
-    """One evaluation on the held-out scenes: a line of metrics.jsonl.
+    """One evaluation on the validation scenes: a line of metrics.jsonl.
 
     Lists have one value per seed. In the file, values that are missing or not finite are null.
     """
@@ -159,7 +159,7 @@ class Task(ABC):
 
     @abstractmethod
     def look(self, models: Any) -> PyTree:
-        """Evaluate the models of all seeds on the held-out scenes."""
+        """Evaluate the models of all seeds on the validation scenes."""
 
     @abstractmethod
     def row(self, step: int, seen: Any, seconds: float) -> Row:
@@ -226,7 +226,7 @@ def adam(config: RunConfig) -> optax.GradientTransformation:
 
 
 def best_seed(elbo: Sequence[float | None]) -> int:
-    """The index of the seed with the best held-out ELBO, which needs no labels."""
+    """The index of the seed with the best validation ELBO, which needs no labels."""
     return int(np.nanargmax(np.array(elbo, float)))
 
 
