@@ -14,8 +14,10 @@ from airscene.config import Edges
 from airscene.errors import many
 from airscene.kinds.kind import Calibrated, Tick
 
-CROPS = 60
+CROPS = 200
 """Number of crops to fit, taken at random places of pictures whose objects' places are known."""
+SIDES = 0.25, 0.5
+"""Shortest and longest side of a crop, relative to the shorter side of its picture."""
 LEVEL = 0.9
 """Level of the intervals whose coverage is reported."""
 FEW, POOR = 10, 0.7
@@ -66,7 +68,7 @@ def _samples(pictures: Sequence[Known], edges: Edges) -> Iterator[tuple[np.ndarr
     placed = [known for known in pictures if known.truth.boxes is not None]
     for n in range(CROPS if placed else 0):
         known = placed[n % len(placed)]
-        side = max(1, min(known.image.shape[:2]) // 2)
+        side = max(1, round(rng.uniform(*SIDES) * min(known.image.shape[:2])))
         top, left = (int(rng.integers(full - side + 1)) for full in known.image.shape[:2])
         x, y = known.truth.centres.T
         inside = (top <= y) & (y < top + side) & (left <= x) & (x < left + side)

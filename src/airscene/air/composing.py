@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from airscene.air.config import ModelConfig, TrainConfig
 from airscene.air.model import AIR, Step
@@ -21,6 +21,9 @@ from airscene.nn import attention
 
 BORDER = 1.2
 """Width in pixels of the blurred border between objects that press against each other."""
+
+COVERED = 0.3
+"""An object covers the pixels with at least this fraction of its greatest brightness."""
 
 LEAST_WEIGHT = 1.0
 """The count's log-probability has the weight of the cost of an object, but at least this one."""
@@ -69,7 +72,6 @@ def composed(
     looks, side = composites.looks[composites.index[row]], composites.looks.shape[1]
     looks = jnp.clip(looks * composites.brightness[row][:, None, None, None], 0, 1)
     place, there = composites.place[row], present(composites.count[row], len(looks)) == 1
-    radius = composites.radius[composites.index[row]]
 
     def layer(look, place):
         pose = jnp.append(
@@ -79,25 +81,24 @@ def composed(
 
     layers = jnp.where(there[:, None, None, None], jax.vmap(layer)(looks, place), 0.0)
     pressed = composites.pressed[row]
-    layers = layers * jnp.where(pressed, _shares(c, place, radius, there), 1.0)[..., None]
+    layers = layers * jnp.where(pressed, _shares(c, place, layers), 1.0)[..., None]
     return layers, jnp.where(pressed, jnp.sum(layers, axis=0), _together(c, layers))
 
 
 def _shares(
-    c: ModelConfig,
-    place: Float[Array, "most 2"],
-    radius: Float[Array, " most"],
-    there: Bool[Array, " most"],
+    c: ModelConfig, place: Float[Array, "most 2"], layers: Layers
 ) -> Float[Array, "most height width"]:
-    """Which pixels belong to which object: those nearest to its circle. At each pixel, the shares
-    of all objects sum to 1; at borders, they change from 1 to 0.
+    """Which pixels belong to which object: of those that cover a pixel, to the one whose centre is
+    nearest. At each pixel, the shares of all objects sum to 1.
     """
     x, y = (jnp.arange(size) + 0.5 for size in (c.width, c.height))
     away = jnp.hypot(
         x[None, None] - place[:, 0, None, None], y[None, :, None] - place[:, 1, None, None]
     )
-    away = jnp.where(there[:, None, None], away - radius[:, None, None], 1e4)
-    return jax.nn.softmax(-away / BORDER, axis=0)
+    light = jnp.max(layers, axis=-1)
+    brightest = jnp.maximum(jnp.max(light, axis=(1, 2), keepdims=True), 1e-6)
+    covers = jnp.clip(light / (COVERED * brightest), 1e-6, 1)
+    return jax.nn.softmax(jnp.log(covers) - away / BORDER, axis=0)
 
 
 def _together(c: ModelConfig, layers: Layers) -> Float[Array, "height width channels"]:

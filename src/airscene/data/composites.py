@@ -22,7 +22,7 @@ OVERLAP, GAP = 0.9, 1.15
 """Nearest and farthest distance of objects that touch, relative to the sum of their radii."""
 PRESSED, PRESSED_OVERLAP = 0.7, 0.5
 """The fraction of composites whose objects press against each other, and the nearest distance
-there. The border between two objects of the same size is straight."""
+there. The border between two such objects is straight."""
 ALIKE, ALIKE_SD = 0.5, 0.1
 """The fraction of composites whose objects are equally bright, and the standard deviation of the
 logarithm of their brightness. Only their outlines then tell objects that touch from one object."""
@@ -37,8 +37,6 @@ class Composites(eqx.Module):
 
     looks: Float[Any, "objects side side channels"]
     """The objects that scenes are composed of."""
-    radius: Float[Any, " objects"]
-    """The mean radius of each, in pixels."""
     index: Int[Any, "scenes most"]
     """The look of each object."""
     place: Float[Any, "scenes most 2"]
@@ -65,8 +63,7 @@ def make_composites(request: Request, usual_side: float, most: int) -> Composite
     index, place, count, pressed = arrange(found.radius, size, request.data.composites, most, rng)
     brightness = brightnesses(found.looks, index, rng)
     background = np.array(found.background, np.float32)
-    radius = found.radius.mean(axis=1).astype(np.float32)
-    return Composites(found.looks, radius, index, place, brightness, count, pressed, background)
+    return Composites(found.looks, index, place, brightness, count, pressed, background)
 
 
 def brightnesses(
