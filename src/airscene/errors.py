@@ -2,7 +2,9 @@
 for such lines.
 """
 
+import sys
 from collections.abc import Iterable
+from functools import cache
 
 
 class AirsceneError(Exception):
@@ -16,6 +18,12 @@ class Diverged(AirsceneError):
 def many(number: int, noun: str) -> str:
     """Return a number with its noun: 1 object, 2,000 objects."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+@cache
+def say_once(text: str) -> None:
+    """Print a warning to stderr, but not again: files are read several times in a run."""
+    print(text, file=sys.stderr)
 
 
 def either(names: Iterable[object]) -> str:

@@ -1,6 +1,7 @@
 """Scene and Object: what a user reads, edits and draws back."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,13 @@ def test_without_takes_one_away() -> None:
     assert left.objects[0].where[1] == 22
     assert scene(thing(8, 10), thing(22, 10)).without(-1).objects[0].where[1] == 8
     assert left.without(0).render().max() == 0
+
+
+@pytest.mark.parametrize(("certain", "expected"), [(0, (0, 2)), (2, (2, 2)), (4, (2, 4))])
+def test_the_interval_holds_the_number_of_objects(certain: int, expected: tuple[int, int]) -> None:
+    """Also where the posterior is certain of another count, as in whole pictures."""
+    seen = replace(scene(thing(8, 10), thing(22, 10)), count_posterior=np.eye(6)[certain])
+    assert seen.count_interval(0.9) == expected
 
 
 @pytest.mark.parametrize("index", [2, -3])

@@ -210,7 +210,7 @@ def test_folders_that_will_not_do(words, message, tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,count\na,many\n", "columns file"),
+        ("file,count\na,many\n", "line 2: expected a whole number"),
         ("a;b\nx;3\n", "columns"),
         ("file,count\na,-5\n", "0 to"),
     ],

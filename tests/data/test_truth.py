@@ -101,15 +101,29 @@ def test_a_file_with_one_image_may_be_named_as_a_stack(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("boxes.csv", "file,x0\nb.png,1\n", "must have the columns"),
-        ("boxes.csv", "file,x0,y0,x1,y1\nb.png,5,2,1,8\n", "a box of b.png is empty"),
-        ("boxes.csv", "file,x0,y0,x1,y1\nb.png,a,2,1,8\n", "must have the columns"),
+        ("boxes.csv", "file,x0\nb.png,1\n", "separated by commas; it has no y0"),
+        ("boxes.csv", "file,x0,y0,x1,y1\nb.png,5,2,1,8\n", r"csv, line 2: the box is empty"),
+        (
+            "boxes.csv",
+            "file,x0,y0,x1,y1\nb.png,1,2,5,8\nb.png,a,2,1,8\n",
+            "line 3: .* not 'a', '2'",
+        ),
+        ("boxes.csv", "file,x0,y0,x1,y1\nb.png,1,2,5\n", "line 2: expected numbers"),
+        ("boxes.csv", "file,x0,y0,x1,y1\nb.png,30,2,35,8\n", "b.png lies outside .* 30x20 pixels"),
+        ("counts.csv", "file;count\nb.png;1\n", "it has no file"),
+        ("counts.csv", "file,count\nb.png,-3\n", "line 2: expected a whole number .* not '-3'"),
     ],
 )
 def test_bad_tables_are_refused(folder: Path, name: str, content: str, message: str) -> None:
     (folder / name).write_text(content)
     with pytest.raises(AirsceneError, match=message):
         about(folder, "b.png")
+
+
+def test_files_that_cannot_be_found_are_named(folder: Path, capsys) -> None:
+    (folder / "counts.csv").write_text("file,count\nc.png,4\nd.png,1\ne.png,2\n")
+    assert about(folder, "c.png").count == 4
+    assert "2 files of 3 in" in (said := capsys.readouterr().err) and "found: d.png, ..." in said
 
 
 def test_masks_of_another_size_are_refused(folder: Path) -> None:

@@ -20,8 +20,9 @@ SIDES = 0.25, 0.5
 """Shortest and longest side of a crop, relative to the shorter side of its picture."""
 LEVEL = 0.9
 """Level of the intervals whose coverage is reported."""
-FEW, POOR = 10, 0.7
-"""A warning is printed with fewer counts, or if fewer intervals hold after the fit."""
+FEW, FEW_PICTURES, POOR = 10, 3, 0.7
+"""A warning is printed with fewer counts, with fewer pictures, or if fewer intervals hold after the
+fit."""
 
 
 def calibrate(predictor: Predictor, folder: Path, edges: Edges, tick: Tick) -> Calibrated:
@@ -33,7 +34,8 @@ def calibrate(predictor: Predictor, folder: Path, edges: Edges, tick: Tick) -> C
     edges: which objects at the edges of whole pictures count; in crops, those with their centre
         inside.
     """
-    samples = list(_samples(known_pictures(folder, predictor.config.channel), edges))
+    pictures = known_pictures(folder, predictor.config.channel)
+    samples = list(_samples(pictures, edges))
     evidence, counts = [], []
     for done, (image, count, rule) in enumerate(samples):
         tick(done, len(samples))
@@ -54,7 +56,9 @@ def calibrate(predictor: Predictor, folder: Path, edges: Edges, tick: Tick) -> C
         "with certainty spurious",
     ]
     if len(counts) < FEW:
-        lines.append(f"! {many(len(counts), 'count')} say little: {FEW} or more are better")
+        lines.append(f"! few counts: {len(counts)}; {FEW} or more are better")
+    elif len(pictures) < FEW_PICTURES:
+        lines.append(f"! few pictures: {len(pictures)}; others may differ from them")
     if after[0] < POOR:
         lines.append("! the model is far off on these pictures: train it on pictures like them")
     return Calibrated(made, lines)

@@ -86,9 +86,10 @@ def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, An
     """
     trained_on = predictor.note.get("data", {}).get("path", "")
     if not Path(trained_on or "no folder").is_dir():
-        why = f"{trained_on} does not exist" if trained_on else "it was not trained on a folder"
+        why = f"{trained_on} does not exist" if trained_on else "they are not known"
         raise AirsceneError(
-            f"a comparison with classical methods needs the model's training pictures, but {why}"
+            "classical methods are tuned on the model's training pictures, but "
+            f"{why}: compare a run of airscene train folder"
         )
     channel = predictor.config.channel
     evaluator = PictureEvaluator(folder, edges, channel)

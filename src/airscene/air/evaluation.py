@@ -130,8 +130,8 @@ def eval_scenes(
     if dataset is not None and dataset not in DATASETS and Path(dataset).is_dir():
         if predictor.reads_whole:
             raise AirsceneError(
-                "models trained on tiles cannot be compared on whole pictures: evaluate each with "
-                f"airscene eval MODEL --data {dataset}"
+                "models trained on tiles read whole pictures: evaluate each with airscene eval "
+                f"MODEL --data {dataset}, or film one picture with airscene film MODEL PICTURE"
             )
         return as_scenes(Path(dataset), predictor.config, scenes)
     if dataset is not None and dataset not in DATASETS:
@@ -139,6 +139,11 @@ def eval_scenes(
         near, names = meant(dataset, known) or ".", ", ".join(known)
         raise AirsceneError(f"no data set or folder {dataset!r}{near} Data sets: {names}")
     data = from_dict(DataConfig, trained_on or asdict(DataConfig()))
+    if dataset is None and data.dataset == "folder" and not data.path:
+        raise AirsceneError(
+            "the pictures that the model was trained on are not known: name a folder with --data, "
+            "or a picture for a film"
+        )
     require_unseen(predictor, dataset or data.dataset)
     if dataset is not None and dataset != data.dataset:
         data = replace(data, dataset=dataset, truth=False)

@@ -90,10 +90,11 @@ def _figures(
     samples = [predictor.sample(i, n=1 + i % max(most, 1)) for i in range(24)]
     height, width = predictor.config.height, predictor.config.width
     centres, used = looked_at(evaluation.found, predictor.config)
+    shown_ = "tiles" if data.tile else "scenes"
     pictures = {
         "reconstructions": (
-            "Held-out scenes (above) and the model's reconstructions (below), with the windows of "
-            "the first, second and third step in red, green and blue.",
+            f"Held-out {shown_} (above) and the model's reconstructions (below), with the windows "
+            "of the steps, each step in its own colour.",
             figures.reconstructions(
                 list(shown if predictor.config.channels == 3 else shown[..., 0]),
                 predictor.infer_seen(shown),
@@ -101,11 +102,11 @@ def _figures(
             ),
         ),
         "curves": (
-            "ELBO and counts on validation scenes over training, one line per seed.",
+            f"ELBO and counts on validation {shown_} over training, one line per seed.",
             figures.curves(rows, data.watch_counts),
         ),
         "confusion": (
-            "Number of objects found in the held-out scenes."
+            f"Number of objects found in the held-out {shown_}."
             if evaluation.confusion is None
             else "True count against inferred count.",
             figures.histogram(count)
@@ -113,7 +114,7 @@ def _figures(
             else figures.confusion(evaluation.confusion),
         ),
         "policy": (
-            "Scanning policy: the window centres of each step, over all held-out scenes.",
+            f"Scanning policy: the window centres of each step, over all held-out {shown_}.",
             figures.policy(centres, used, height, width),
         ),
         "samples": (

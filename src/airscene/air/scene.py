@@ -143,9 +143,11 @@ class Scene(BaseScene):
         """The shortest range of counts that holds the true count with this probability.
 
         Both ends are included. `airscene calibrate` makes intervals of whole pictures hold as
-        often as they should.
+        often as they should. If the objects found are fewer or more than that, their number becomes
+        an end of the range.
         """
-        return interval(self.count_posterior, level)
+        low, high = interval(self.count_posterior, level)
+        return min(low, self.count), max(high, self.count)
 
     def render(self) -> Float[np.ndarray, "..."]:
         """Render the scene as an image, (height, width) or (height, width, 3), in [0, 1].

@@ -5,10 +5,8 @@ is used to measure how often the model is right, and for training with --labels.
 and boxes beside the pictures are used as well.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from airscene.config import ALL, ImageConfig
 from airscene.data.request import Request
 from airscene.data.scenes import UNKNOWN, Scenes
 from airscene.data.truth import Truth, TruthFolder, nothing_known, shown_in
-from airscene.errors import AirsceneError, many
+from airscene.errors import AirsceneError, many, say_once
 from airscene.io.frames import (
     Frame,
     as_float_image,
@@ -116,13 +114,7 @@ def pictures_of(files: list[Path], channel: str | None = ALL) -> Iterator[tuple[
                 _ = as_floats(image) if channel is None else as_float_image(image, channel)
                 yield name, image
         except AirsceneError as error:
-            _say_once(f"airscene: {path} is skipped: {error}")
-
-
-@cache
-def _say_once(text: str) -> None:
-    """Print a line to stderr, but not again: files are read several times in a run."""
-    print(text, file=sys.stderr)
+            say_once(f"airscene: {path} is skipped: {error}")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ Training on tiles (`--truth`) needs to know which objects a tile shows: see `sho
 
 import csv
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import ndimage
 
-from airscene.errors import AirsceneError, many
+from airscene.errors import AirsceneError, many, say_once
 from airscene.io.frames import Frame
 from airscene.io.images import BOTH_CASES, TRUTH, read_images
 
@@ -71,10 +72,16 @@ class TruthFolder:
             if number.isdecimal():
                 self._last[stack] = max(int(number), self._last.get(stack, 0))
         for name, known in (("counts.csv", self.counts), ("boxes.csv", self.boxes)):
-            if known and not any(_exists(folder / file) for file in known):
-                first = next(iter(known))
+            missing = [file for file in known if not _exists(folder / file)]
+            if missing and len(missing) == len(known):
                 raise AirsceneError(
-                    f"no file listed in {folder / name} is in the folder (first listed: {first})"
+                    f"no file listed in {folder / name} is in the folder (first listed: "
+                    f"{missing[0]})"
+                )
+            if missing:
+                say_once(
+                    f"airscene: {many(len(missing), 'file')} of {len(known):,} in {folder / name} "
+                    f"cannot be found: {missing[0]}{', ...' if len(missing) > 1 else ''}"
                 )
 
     def about(
@@ -95,7 +102,14 @@ class TruthFolder:
             return from_masks(read_masks(masks, shape))
         for name in [f"{key}#{number}"] if number is not None else [key, f"{key}#0"]:
             if name in self.boxes:
-                return Truth(len(self.boxes[name]), self.boxes[name])
+                boxes, (height, width) = self.boxes[name], shape[:2]
+                outside = (boxes[:, :2] >= [width, height]) | (boxes[:, 2:] <= 0)
+                if outside.any():
+                    raise AirsceneError(
+                        f"boxes.csv: a box of {name} lies outside the picture, which has "
+                        f"{width}x{height} pixels"
+                    )
+                return Truth(len(boxes), boxes)
             if name in self.counts:
                 return Truth(self.counts[name])
         return None
@@ -187,40 +201,52 @@ def nothing_known(folder: Path) -> AirsceneError:
 
 def known_counts(path: Path) -> dict[str, int]:
     """The counts of `counts.csv`, by the file's path in the folder; blank counts are left out."""
-    table = path / "counts.csv"
-    if not table.is_file():
-        return {}
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            rows = [(row["file"], row["count"].strip()) for row in csv.DictReader(file)]
-        counts = {Path(name).as_posix(): int(count) for name, count in rows if count}
-    except (KeyError, ValueError, TypeError, AttributeError, csv.Error):
-        raise AirsceneError(
-            f"{table} must have the columns file and count (whole numbers)"
-        ) from None
-    if counts and not 0 <= min(counts.values()) <= max(counts.values()) <= MOST_COUNT:
-        raise AirsceneError(f"{table} must have counts from 0 to {MOST_COUNT:,}")
+    counts = {}
+    for where, name, (count,) in _rows(path / "counts.csv", ("count",)):
+        if not count:
+            continue
+        if not count.isdecimal() or int(count) > MOST_COUNT:
+            raise AirsceneError(
+                f"{where}: expected a whole number from 0 to {MOST_COUNT:,} as count, not {count!r}"
+            )
+        counts[name] = int(count)
     return counts
 
 
 def known_boxes(folder: Path) -> dict[str, Float[np.ndarray, "objects 4"]]:
     """The boxes of `boxes.csv`, by the file's path in the folder. A blank row says: no object."""
-    table, names = folder / "boxes.csv", ("x0", "y0", "x1", "y1")
-    if not table.is_file():
-        return {}
     found: dict[str, list[list[float]]] = defaultdict(list)
+    for where, name, values in _rows(folder / "boxes.csv", ("x0", "y0", "x1", "y1")):
+        boxes = found[name]
+        if not any(values):
+            continue
+        try:
+            x0, y0, x1, y1 = map(float, values)
+        except ValueError:
+            raise AirsceneError(
+                f"{where}: expected numbers as x0, y0, x1, y1, not {', '.join(map(repr, values))}"
+            ) from None
+        if not (np.isfinite([x0, y0, x1, y1]).all() and x0 < x1 and y0 < y1):
+            raise AirsceneError(f"{where}: the box is empty; expected x0 < x1 and y0 < y1")
+        boxes.append([x0, y0, x1, y1])
+    return {name: np.array(rows).reshape(-1, 4) for name, rows in found.items()}
+
+
+def _rows(table: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str, list[str]]]:
+    """The rows of a table: the place for messages, the file's path in the folder, the values."""
+    if not table.is_file():
+        return
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:
-            for row in csv.DictReader(file):
-                boxes = found[Path(row["file"]).as_posix()]
-                if any(row[name].strip() for name in names):
-                    boxes.append([float(row[name]) for name in names])
-    except (KeyError, ValueError, TypeError, AttributeError, csv.Error):
-        raise AirsceneError(
-            f"{table} must have the columns file, x0, y0, x1, y1 (pixels), a row for each object"
-        ) from None
-    boxes = {name: np.array(rows).reshape(-1, 4) for name, rows in found.items()}
-    for name, rows in boxes.items():
-        if not np.isfinite(rows).all() or (rows[:, 2:] <= rows[:, :2]).any():
-            raise AirsceneError(f"{table}: a box of {name} is empty; expected x0 < x1 and y0 < y1")
-    return boxes
+            reader = csv.DictReader(file)
+            missing = [name for name in ("file", *columns) if name not in (reader.fieldnames or ())]
+            if missing:
+                raise AirsceneError(
+                    f"{table} must have the columns {', '.join(('file', *columns))}, separated by "
+                    f"commas; it has no {missing[0]}"
+                )
+            for row in reader:
+                values = [(row[name] or "").strip() for name in columns]
+                yield f"{table}, line {reader.line_num}", Path(row["file"]).as_posix(), values
+    except (ValueError, csv.Error):
+        raise AirsceneError(f"{table} is not a table of comma-separated values") from None
