@@ -30,6 +30,8 @@ from airscene.io.frames import Frame, Places, as_array, as_float_image
 from airscene.io.intake import as_seen
 from airscene.kinds.predictor import BasePredictor, Exported
 
+LARGE = 18
+"""Outlines are two pixels wide if the usual object has at least this side in pixels."""
 REDUCED = 3.0
 """A warning recommends tiles for pictures more than this many times the model's size."""
 STRANGE = 0.6
@@ -281,7 +283,10 @@ class Predictor(BasePredictor[Scene]):
 
         image = self.visible(image)
         if self.reads_whole:
-            return figures.outlined(image, scene.label_image())
+            labels = scene.label_image()
+            areas = np.bincount(labels.ravel())[1:]
+            large = areas.size > 0 and np.median(areas) >= LARGE**2
+            return figures.outlined(image, labels, width=2 if large else 1)
         return figures.overlay(image, scene)
 
     def visible(self, image: np.ndarray) -> Float[np.ndarray, "..."]:
