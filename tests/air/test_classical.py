@@ -112,7 +112,7 @@ def test_what_cannot_be_compared(tmp_path: Path, capsys) -> None:
         ("compare digits-difference classical", "--data FOLDER"),
         (
             f"compare digits-difference classical --data {tmp_path}",
-            "needs the model's training pictures",
+            "tuned on the model's training pictures",
         ),
         (f"compare objects classical --data {tmp_path}", "cannot be compared with classical"),
     ):
