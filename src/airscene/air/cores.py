@@ -4,7 +4,7 @@
 object. To add a core, write a class with the methods of `Core` and add it to `parts.CORES`.
 """
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ from airscene.nn.networks import (
     linear_on_neighbours,
     lstm,
     positive,
+    value_with_slope,
 )
 from airscene.nn.normal import Normal
 
@@ -170,16 +171,18 @@ class DifferenceCore(eqx.Module):
     ) -> tuple[Omega, None]:
         """One step: find the patch with the best proposal, and average the proposals near it.
 
-        Only the patches near the best one get a gradient. All other patches are computed without.
+        Only the patches near the best one have a gradient. For it, they are computed once more,
+        from the part of the image that they depend on.
         """
-        score = DifferenceCore.proposals(*jax.lax.stop_gradient((self, view)))[..., 0]
-        rows, columns = score.shape
-        places = jnp.asarray(np.indices((rows, columns)).reshape(2, -1).T)
-        row, column = places[jnp.argmax(score)]  # a remainder cannot be exported to ONNX
-        reach = near(self.config) + self.config.context
-        around = np.arange(-reach, reach + 1)
-        seen = Patches(row + around, column + around, rows, columns)
-        return Omega.of(self.config, self._near(view, seen)), None
+        c, proposals = self.config, DifferenceCore.proposals(*jax.lax.stop_gradient((self, view)))
+        rows, columns = proposals.shape[:2]
+        places = np.indices((rows, columns)).reshape(2, -1).T
+        best = jnp.asarray(places)[jnp.argmax(proposals[..., 0])]  # ONNX has no remainder
+        close = jnp.max(jnp.abs(places - best), axis=1) <= near(c)
+        raw = _mean(c, proposals.reshape(-1, 8), places, close)
+        around = np.arange(-near(c) - c.context, near(c) + c.context + 1)
+        seen = Patches(best[0] + around, best[1] + around, rows, columns)
+        return Omega.of(c, value_with_slope(raw, self._near(view, seen))), None
 
     def proposals(self, view: Image) -> Float[Array, "rows columns 8"]:
         """For each patch a score and raw omega; positions are relative to the patch's centre."""
@@ -189,25 +192,33 @@ class DifferenceCore(eqx.Module):
         return self.propose(features)
 
     def _near(self, view: Image, seen: "Patches") -> Float[Array, "7"]:
-        """Raw omega: the mean of the proposals near the best patch, weighted by their scores.
-
-        With a softmax over all patches, two objects with equal scores would get one window halfway
-        between them.
-
-        seen: the patches that these proposals depend on.
-        """
+        """Raw omega from the patches that it depends on."""
         c = self.config
         features = self.embed(seen.cut(view, c.patch)) * seen.exist[..., None]
         for layer in self.context:
             seen, middle = seen.inner(), features[1:-1, 1:-1]
             features = middle + jax.nn.relu(linear(layer, inner_neighbours(features)))
             features = features * seen.exist[..., None]
-        proposals = self.propose(features).reshape(-1, 8)
-        weight = jax.nn.softmax(jnp.where(seen.exist.ravel(), proposals[:, 0], -jnp.inf))
-        x = (2 * seen.column + 1) * c.patch / c.width - 1
-        y = (2 * seen.row + 1) * c.patch / c.height - 1
-        centres = jnp.stack(jnp.meshgrid(x, y), axis=-1).reshape(-1, 2)
-        return weight @ (proposals[:, 1:] + jnp.pad(centres / c.position_sd, ((0, 0), (2, 3))))
+        places = jnp.stack(jnp.meshgrid(seen.row, seen.column, indexing="ij"), axis=-1)
+        return _mean(c, self.propose(features).reshape(-1, 8), places.reshape(-1, 2), seen.exist)
+
+
+def _mean(
+    c: ModelConfig,
+    proposals: Float[Array, "patches 8"],
+    places: Int[Any, "patches 2"],
+    counted: Bool[Array, "..."],
+) -> Float[Array, "7"]:
+    """Raw omega: the mean of some patches' proposals, weighted by their scores.
+
+    With a softmax over all patches, two objects with equal scores would get one window halfway
+    between them.
+
+    places: row and column of each patch.
+    """
+    weight = jax.nn.softmax(jnp.where(counted.ravel(), proposals[:, 0], -jnp.inf))
+    centres = (2 * places[:, ::-1] + 1) * c.patch / np.array([c.width, c.height]) - 1
+    return weight @ (proposals[:, 1:] + jnp.pad(centres / c.position_sd, ((0, 0), (2, 3))))
 
 
 class Patches(NamedTuple):

@@ -85,12 +85,32 @@ def linear_on_neighbours(
     """`linear(layer, with_neighbours(features))`, but faster without gradients.
 
     Three rows are joined, not nine patches. One product gives what each patch contributes to its
-    left neighbour, itself and its right neighbour, and these contributions are then added.
+    left neighbour, itself and its right neighbour, and these contributions are then added. The
+    rows follow each other in one line, with a column of zeros between them.
     """
     rows, columns, n = features.shape
     assert layer.bias is not None
-    room = jnp.pad(features, ((1, 1), (1, 1), (0, 0)))
+    room = jnp.pad(features, ((1, 1), (0, 1), (0, 0)))
     three = jnp.concatenate([room[i : i + rows] for i in range(3)], axis=-1)
     weight = layer.weight.reshape(-1, 3, 3, n).transpose(1, 3, 2, 0).reshape(3 * n, -1)
-    parts = (three @ weight).reshape(rows, columns + 2, 3, -1)
-    return sum((parts[:, j : j + columns, j] for j in range(3)), start=layer.bias)
+    line = (three @ weight).reshape(rows * (columns + 1), 3, -1)
+    left, middle, right = (line[:, j] for j in range(3))
+    ends = jnp.zeros((1, left.shape[-1]), left.dtype)
+    left, right = jnp.concatenate([ends, left[:-1]]), jnp.concatenate([right[1:], ends])
+    return (left + middle + right).reshape(rows, columns + 1, -1)[:, :columns] + layer.bias
+
+
+@jax.custom_vjp
+def value_with_slope(
+    value: Float[Array, "*shape"], slope: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """The value of one expression with the gradient of another that is equal to it.
+
+    Where no gradient is needed, the second one is not computed.
+    """
+    return value
+
+
+value_with_slope.defvjp(
+    lambda value, slope: (value, None), lambda _, gradient: (jnp.zeros_like(gradient), gradient)
+)
