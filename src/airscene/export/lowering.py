@@ -43,7 +43,7 @@ def _jit(*values: Any, jaxpr: ClosedJaxpr, **_: Any) -> list[Any]:
     return _run(jaxpr, values)
 
 
-def _custom_jvp(*values: Any, call_jaxpr: ClosedJaxpr, **_: Any) -> list[Any]:
+def _custom(*values: Any, call_jaxpr: ClosedJaxpr, **_: Any) -> list[Any]:
     return _run(call_jaxpr, values)
 
 
@@ -109,7 +109,8 @@ def _gather(table: Any, index: Any, **how: Any) -> Array:
 
 RULES: dict[str, Callable[..., Any]] = {
     "jit": _jit,
-    "custom_jvp_call": _custom_jvp,
+    "custom_jvp_call": _custom,
+    "custom_vjp_call": _custom,
     "stop_gradient": lambda x: x,
     "scan": _scan,
     "pad": _pad,
