@@ -8,12 +8,22 @@ import numpy as np
 import pytest
 from pages import drawn, table
 from rich.console import Console
+from scipy import stats
 
 from airscene.air.config import ModelConfig, TrainConfig
+from airscene.air.priors import log_count_prior
 from airscene.config import DataConfig
 from airscene.data import digits, make_scenes
 from airscene.errors import AirsceneError
-from airscene.experiments import baselines, labels, learning, omniglot, plots, representation
+from airscene.experiments import (
+    baselines,
+    labels,
+    learning,
+    omniglot,
+    plots,
+    priors,
+    representation,
+)
 from airscene.registry import preset
 
 TINY = TrainConfig(
@@ -134,6 +144,34 @@ def test_labels(tmp_path: Path, monkeypatch) -> None:
     page = drawn(labels.run(tmp_path, 1, False, Console()))
     assert {row["labels"] for row in table(tmp_path / "labels.csv")} == set(few)
     assert [line[0] for line in next(iter(page.sections.values()))[1:]] == list(few)
+
+
+@pytest.mark.quick
+def test_the_priors_that_are_compared() -> None:
+    made = {name: np.exp(log_count_prior(c.model)) for name, c in priors.jobs(3).items()}
+    np.testing.assert_allclose(made["uniform"], 1 / 4, rtol=1e-6)
+    np.testing.assert_allclose(made["as in the scenes"], [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        made["binomial, 1 in 3"], stats.binom.pmf(np.arange(4), 3, 1 / 3), rtol=1e-5
+    )
+    geometric = made["geometric, 5 nats"]
+    np.testing.assert_allclose(geometric[1:] / geometric[:-1], np.exp(-5), rtol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("few_looks")
+def test_priors(tmp_path: Path, monkeypatch) -> None:
+    table_prior = replace(TINY.model, count_prior="table", count_table=priors.TRUE)
+    few = {
+        "uniform": replace(TINY, seeds=2, model=replace(TINY.model, object_cost=0.0)),
+        "as in the scenes": replace(TINY, seeds=2, model=table_prior),
+    }
+    monkeypatch.setattr(priors, "jobs", lambda seeds, quick: few)
+    page = drawn(priors.run(tmp_path, 2, False, Console()))
+    rows = table(tmp_path / "priors.csv")
+    assert [(row["prior"], row["seed"]) for row in rows] == [(n, s) for n in few for s in "01"]
+    (lines,) = page.sections.values()
+    assert [line[1] for line in lines[1:]] == ["0.25 0.25 0.25 0.25", "0.33 0.33 0.33 0"]
 
 
 @pytest.mark.long

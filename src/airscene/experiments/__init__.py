@@ -119,6 +119,14 @@ EXPERIMENTS = {
         seeds=None,
         quick="fewer repetitions",
     ),
+    "priors": Experiment(
+        "What the choice of p(n) does",
+        "priors",
+        paper="Section 2, appendix B",
+        shows="The count can have any prior on 0 to N. The paper uses a geometric prior "
+        "for digits and a binomial one for 3D scenes, and does not compare priors.",
+        seeds=3,
+    ),
     "labels": Experiment(
         "Semi-supervised training with a few labels",
         "labels",

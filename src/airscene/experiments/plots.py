@@ -274,6 +274,20 @@ def label_shares(
     return figure
 
 
+def by_cost(right: Mapping[float, Sequence[float]]) -> Figure:
+    """Plot count accuracy in percent, a point per seed, by the cost of an object."""
+    figure = Figure(figsize=(WIDE, 2.9), layout="constrained")
+    axes, places = figure.subplots(), np.arange(len(right))
+    for place, values in zip(places, right.values(), strict=True):
+        axes.plot(np.full(len(values), place), values, "o", color=LINE, markersize=5, alpha=0.6)
+    axes.plot(places, [np.mean(values) for values in right.values()], color=LINE)
+    axes.set_xticks(places, [f"{cost:g}" for cost in right])
+    axes.set_ylim(0, 104)
+    frame_plot(axes, "% of test scenes", "cost of an object, nats (0: uniform)")
+    heading(axes, "Correct counts")
+    return figure
+
+
 def policies(seeds: Sequence[tuple[np.ndarray, np.ndarray]], height: int, width: int) -> Figure:
     """Plot where the first step (red) and the second step (green) look, a column per seed.
 
