@@ -62,7 +62,11 @@ def rollouts(model: AIR, x: Batch, key: Key[Array, ""]) -> tuple[Step, Terms]:
 
 
 class Marginal(Estimator):
-    """The default: n is summed out exactly. Unbiased; no score-function noise, no baseline."""
+    """The default: n is summed out exactly. No score-function noise, no baseline.
+
+    The gradient is unbiased with the LSTM; the difference core chooses a patch and, by default,
+    detaches the canvas.
+    """
 
     def __call__(
         self, model: AIR, x: Batch, key: Key[Array, ""], temperature: Temperature = 1.0
