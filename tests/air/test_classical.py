@@ -48,7 +48,7 @@ def discs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_methods_find_discs(discs: tuple[Path, Path], name: str) -> None:
     """The best setting of each method finds nearly all discs, and numbers them without gaps."""
     config = ImageConfig(level=True, contrast=1.4)
-    pictures = classical._prepared(known_pictures(discs[0]), config)
+    pictures = classical._prepared(known_pictures(discs[0]), lambda image: config)
     scores = []
     for method in classical._methods(18.0)[name]:
         result = classical._measured(method, pictures, "centre")

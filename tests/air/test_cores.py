@@ -16,7 +16,12 @@ from airscene.config import DataConfig
 from airscene.data import make_scenes
 from airscene.data.scenes import as_float
 from airscene.errors import AirsceneError
-from airscene.nn.networks import with_neighbours
+from airscene.nn.networks import (
+    differentiated_as,
+    linear,
+    linear_on_neighbours,
+    with_neighbours,
+)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +132,22 @@ def test_only_what_is_near_the_best_patch_needs_a_gradient(dair, context, spot):
     for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4)
     assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(expected[1]))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", [(4, 5), (1, 5), (4, 1), (1, 1)])
+def test_neighbours_row_by_row(shape):
+    layer = eqx.nn.Linear(9 * 3, 2, key=jax.random.key(0))
+    features = jax.random.normal(jax.random.key(1), (*shape, 3))
+    with jax.default_matmul_precision("highest"):
+        expected = linear(layer, with_neighbours(features))
+        np.testing.assert_allclose(linear_on_neighbours(layer, features), expected, atol=1e-5)
+
+
+@pytest.mark.quick
+def test_the_value_of_one_expression_and_the_gradient_of_another():
+    value, slope = jax.value_and_grad(lambda x: 3 * differentiated_as(x**2, x**3))(2.0)
+    assert (value, slope) == (12, 36)
 
 
 def test_a_window_is_not_put_between_two_objects_that_score_alike(dair):

@@ -112,6 +112,9 @@ def test_a_file_with_one_image_may_be_named_as_a_stack(folder: Path) -> None:
         ("boxes.csv", "file,x0,y0,x1,y1\nb.png,30,2,35,8\n", "b.png lies outside .* 30x20 pixels"),
         ("counts.csv", "file;count\nb.png;1\n", "it has no file"),
         ("counts.csv", "file,count\nb.png,-3\n", "line 2: expected a whole number .* not '-3'"),
+        ("counts.csv", "file,count\nb.png,4\nb.png,7\n", "line 3: b.png has a count already"),
+        ("counts.csv", "file,count\n ,4\n", "line 2: expected the name of a file"),
+        ("counts.csv", "count,file\n4\n", "line 2: expected the name of a file"),
     ],
 )
 def test_bad_tables_are_refused(folder: Path, name: str, content: str, message: str) -> None:
@@ -124,6 +127,17 @@ def test_files_that_cannot_be_found_are_named(folder: Path, capsys) -> None:
     (folder / "counts.csv").write_text("file,count\nc.png,4\nd.png,1\ne.png,2\n")
     assert about(folder, "c.png").count == 4
     assert "2 files of 3 in" in (said := capsys.readouterr().err) and "found: d.png, ..." in said
+
+
+def test_a_file_may_be_named_by_any_path(folder: Path, capsys) -> None:
+    detour = f"../{folder.name}/c.png"
+    for name in (folder.resolve() / "c.png", detour, "./c.png"):
+        (folder / "counts.csv").write_text(f"file,count\n{name},4\n")
+        assert about(folder, "c.png").count == 4
+    (folder / "counts.csv").write_text("file,count\nc.png,4\n../elsewhere.png,2\n")
+    Image.fromarray(np.zeros((5, 5), np.uint8)).save(folder.parent / "elsewhere.png")
+    assert about(folder, "c.png").count == 4
+    assert "1 file of 2 in" in (said := capsys.readouterr().err) and "elsewhere.png" in said
 
 
 def test_masks_of_another_size_are_refused(folder: Path) -> None:

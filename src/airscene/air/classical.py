@@ -98,8 +98,12 @@ def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, An
     except AirsceneError as error:
         why = "classical methods are tuned on the pictures that the model was trained on, but"
         raise AirsceneError(f"{why} {error}") from None
-    config, side = _intake([known.image for known in training.pictures], channel)
-    tests, trains = (_prepared(e.pictures, config) for e in (evaluator, training))
+    side = _side(predictor, [known.image for known in training.pictures])
+
+    def seen(image: np.ndarray) -> ImageConfig:
+        return predictor.intake(image)[0]
+
+    tests, trains = (_prepared(e.pictures, seen) for e in (evaluator, training))
     methods, pictures = _methods(side), many(len(tests) + len(trains), "picture")
     _say(f"the model on {many(len(tests), 'picture')}")
     rows = {"airscene": evaluator.measure(predictor).result}
@@ -119,16 +123,18 @@ def _say(text: str) -> None:
     print(f"airscene: {text} …", file=sys.stderr, flush=True)
 
 
-def _intake(images: Sequence[np.ndarray], channel: str) -> tuple[ImageConfig, float]:
-    """How pictures become light on black, as for a model; and the side of an object."""
-    found = survey(images, channel=channel)
-    m = found.config().model
-    return ImageConfig(**{name: getattr(m, name) for name in INTAKE}), found.side
+def _side(predictor: Any, images: Sequence[np.ndarray]) -> float:
+    """The side of an object, in pixels of the pictures."""
+    c = predictor.config
+    fixed = {} if predictor.adapts else {name: getattr(c, name) for name in INTAKE}
+    return survey(images, fixed=fixed).side
 
 
-def _prepared(pictures: Sequence[Known], config: ImageConfig) -> list[tuple[Shade, Truth]]:
-    """Pictures as the methods see them, in grey, and the truth about each."""
-    shades = (as_seen(known.image, config) for known in pictures)
+def _prepared(
+    pictures: Sequence[Known], settings: Callable[[np.ndarray], ImageConfig]
+) -> list[tuple[Shade, Truth]]:
+    """Pictures as the model sees them, in grey, and the truth about each."""
+    shades = (as_seen(known.image, settings(known.image)) for known in pictures)
     grey = (shade if shade.ndim == 2 else shade.max(axis=-1) for shade in shades)
     return [(shade, known.truth) for shade, known in zip(grey, pictures, strict=True)]
 

@@ -18,12 +18,12 @@ from airscene.air.parts import CORES
 from airscene.nn.networks import (
     MLP,
     PatchEmbedding,
+    differentiated_as,
     inner_neighbours,
     linear,
     linear_on_neighbours,
     lstm,
     positive,
-    value_with_slope,
 )
 from airscene.nn.normal import Normal
 
@@ -171,8 +171,8 @@ class DifferenceCore(eqx.Module):
     ) -> tuple[Omega, None]:
         """One step: find the patch with the best proposal, and average the proposals near it.
 
-        Only the patches near the best one have a gradient. For it, they are computed once more,
-        from the part of the image that they depend on.
+        The value comes from one pass over all patches. The gradient comes from a second pass, over
+        the patches near the best one; it runs only in training.
         """
         c, proposals = self.config, DifferenceCore.proposals(*jax.lax.stop_gradient((self, view)))
         rows, columns = proposals.shape[:2]
@@ -182,7 +182,7 @@ class DifferenceCore(eqx.Module):
         raw = _mean(c, proposals.reshape(-1, 8), places, close)
         around = np.arange(-near(c) - c.context, near(c) + c.context + 1)
         seen = Patches(best[0] + around, best[1] + around, rows, columns)
-        return Omega.of(c, value_with_slope(raw, self._near(view, seen))), None
+        return Omega.of(c, differentiated_as(raw, self._near(view, seen))), None
 
     def proposals(self, view: Image) -> Float[Array, "rows columns 8"]:
         """For each patch a score and raw omega; positions are relative to the patch's centre."""

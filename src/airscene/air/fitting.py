@@ -9,9 +9,9 @@ from airscene.air.config import TrainConfig
 from airscene.air.predictor import Predictor
 from airscene.air.survey import survey
 from airscene.air.task import AIRTask, uncounted
-from airscene.config import configured
+from airscene.config import INTAKE, configured
 from airscene.errors import AirsceneError
-from airscene.io.frames import as_uint8, at_size
+from airscene.io.frames import as_batch, at_size
 from airscene.io.intake import as_seen
 from airscene.training.loop import fitted
 
@@ -40,7 +40,7 @@ def fit(
     progress: whether to print the validation ELBO during training.
     settings: any other field of `ModelConfig` or `TrainConfig`, e.g. `object_cost=30.0`.
     """
-    pixels = as_uint8(images, several=True)
+    pixels = as_batch(images, several=True)
     if object_size is not None and not 0 < object_size <= min(pixels.shape[1:3]):
         raise AirsceneError(
             f"object_size must be above 0 pixels and fit into the images, not {object_size}"
@@ -49,9 +49,11 @@ def fit(
     known |= {} if max_objects is None else {"max_objects": max_objects}
     fixed = ("height", "width", "channels")
     configured(TrainConfig(), known | settings, fixed, by="images")  # report bad settings early
-    seen = survey(list(pixels), channel=settings.get("channel"))
+    asked = {name: settings[name] for name in INTAKE if name in settings}
+    seen = survey(list(pixels), fixed=asked)
     seen = seen if object_size is None else replace(seen, side=float(object_size))
-    config = configured(seen.config(tile=0), known | settings, fixed, by="images")
+    chosen = seen.config(tile=0, likelihood_sd=settings.get("likelihood_sd"))
+    config = configured(chosen, known | settings, fixed, by="images")
     pixels = at_size([as_seen(image, config.model) for image in pixels], config.model)
     held_out = np.arange(len(pixels)) % 10 == 0
     task = AIRTask(config, uncounted(pixels[~held_out]), uncounted(pixels[held_out]))

@@ -75,6 +75,11 @@ class AIRKind(Kind):
             and is_folder(question.data)
             and (predictor.reads_whole or has_objects(question.data))
         ):
+            if question != Question(question.data, edges=question.edges):
+                raise AirsceneError(
+                    "--counts, --seed and --scenes do not apply to pictures with known objects: "
+                    "all of them are evaluated"
+                )
             return PictureEvaluator(question.data, question.edges, predictor.config.channel)
         if question.edges != "centre":
             raise AirsceneError(

@@ -71,7 +71,7 @@ class Terms(eqx.Module):
         sum_n q(n) [log p(x | canvas_n) + log p(n) - log q(n)] - sum_i q(n >= i) KL_i.
 
         One rollout with every step present contains the rollouts for all n, because z^i matters
-        only for n >= i, and pi_i depends only on z^{1:i-1}. The result is unbiased and free of
+        only for n >= i, and pi_i depends only on z^{1:i-1}. The value is unbiased and free of
         score-function noise. A temperature above 1 gives q(n)'s entropy more weight (annealing).
         """
         q = jnp.exp(self.log_q)

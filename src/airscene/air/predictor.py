@@ -121,9 +121,12 @@ class Predictor(BasePredictor[Scene]):
 
         A model trained with --adapt measures the picture: see `survey.adapted`.
         """
-        if not self.note.get("data", {}).get("adapt"):
-            return self.config, None
-        return adapted(image, self.config)
+        return adapted(image, self.config) if self.adapts else (self.config, None)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the model measures each picture that it reads (--adapt)."""
+        return bool(self.note.get("data", {}).get("adapt"))
 
     @property
     def reads_whole(self) -> bool:
@@ -151,7 +154,7 @@ class Predictor(BasePredictor[Scene]):
 
     def frame(self, image: np.ndarray) -> Frame:
         """An image as the model sees it: light on black, at the model's size."""
-        return Frame.of(as_seen(image, self.config), self.config)
+        return Frame.of(as_seen(image, self.intake(image)[0]), self.config)
 
     def compiled(self, x: Any) -> Inference:
         """The compiled program: an `Inference` for a batch of images of the model's size."""

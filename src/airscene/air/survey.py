@@ -5,10 +5,10 @@ canvas, the prior of the window size, and how pictures are converted to light on
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -127,7 +127,11 @@ class Survey:
         return _scale(self.side)
 
     def config(
-        self, path: str = "", tile: int | None = None, composites: int | None = None
+        self,
+        path: str = "",
+        tile: int | None = None,
+        composites: int | None = None,
+        likelihood_sd: float | None = None,
     ) -> TrainConfig:
         """Training settings for these pictures.
 
@@ -135,6 +139,7 @@ class Survey:
         tile: side of the tiles in pixels (0: whole pictures; None: cut tiles only if `tiled`).
         composites: their number (None: `COMPOSITES` if tiles are cut and enough objects stand
             alone, else none).
+        likelihood_sd: how exact drawings are (None: with composites, from the noise).
         """
         if tile is None:
             tile = min(round(TILE * self.side), self.height, self.width) if self.tiled else 0
@@ -143,8 +148,8 @@ class Survey:
         height, width = (tile, tile) if tile else (self.height, self.width)
         height, width = (max(12, round(side * self.scale)) for side in (height, width))
         usual = int(np.quantile(self.counts, 0.98)) + 1 if not tile else MOST_OBJECTS
-        sd = ModelConfig.likelihood_sd
-        if composites:
+        sd = likelihood_sd or ModelConfig.likelihood_sd
+        if composites and likelihood_sd is None:
             sd = min(sd, round(math.hypot(self.noise, DRAWN_SD), 3))
         nats = 1 / (2 * sd**2)
         cost = self.weight * self.scale**2 / (COST_COMPRESSED if self.compress else COST)
@@ -214,22 +219,22 @@ class Survey:
         ]
 
 
-def look_at(path: Path, channel: str | None = None) -> Survey:
+def look_at(path: Path, fixed: Mapping[str, Any] | None = None) -> Survey:
     """Survey the pictures in a folder.
 
-    channel: as in `survey`.
+    fixed: as in `survey`.
     """
     files = find_files([path])
     rows = looked_at(len(files))
     pictures, shapes = [], []
     for name, image in pictures_of([files[i] for i in rows], None):
-        _require_channel(name, image, channel)
+        _require_channel(name, image, (fixed or {}).get("channel", ALL))
         pictures.append(middle(image).copy())  # a copy, to free the rest of the picture
         shapes.append(image.shape)
     if not pictures:
         raise AirsceneError(f"no file in {path} is a readable picture")
     total = len(pictures) if len(rows) == len(files) else len(files)
-    return replace(survey(pictures, shapes, channel, closely=True), pictures=total)
+    return replace(survey(pictures, shapes, fixed, closely=True), pictures=total)
 
 
 def adapted(image: np.ndarray, config: ModelConfig) -> tuple[ImageConfig, int | None]:
@@ -239,8 +244,9 @@ def adapted(image: np.ndarray, config: ModelConfig) -> tuple[ImageConfig, int | 
     without objects stays dark. If few objects stand out, they have the size of training.
     """
     free = config.channels == 1 and config.channel == ALL
+    fixed = {"compress": config.compress, **({} if free else {"channel": config.channel})}
     try:
-        found = survey([image], channel=None if free else config.channel)
+        found = survey([image], fixed=fixed)
     except AirsceneError:  # blank, for example
         return replace(config, level=True), None
     settings = replace(config, channel=found.channel, invert=found.invert, level=True)
@@ -253,10 +259,10 @@ def adapted(image: np.ndarray, config: ModelConfig) -> tuple[ImageConfig, int | 
     return replace(settings, flatten=found.flatten), tile
 
 
-def _require_channel(name: str, image: np.ndarray, channel: str | None) -> None:
+def _require_channel(name: str, image: np.ndarray, channel: str) -> None:
     """Raise an error that names the picture if it has no such channel."""
     try:
-        only_channel(image, channel or ALL)
+        only_channel(image, channel)
     except AirsceneError as error:
         raise AirsceneError(f"{name}: {error}") from None
 
@@ -264,34 +270,19 @@ def _require_channel(name: str, image: np.ndarray, channel: str | None) -> None:
 def survey(
     pictures: Sequence[np.ndarray],
     whole: Sequence[tuple[int, ...]] | None = None,
-    channel: str | None = None,
+    fixed: Mapping[str, Any] | None = None,
     closely: bool = False,
 ) -> Survey:
     """Survey pictures; of large ones, the middle.
 
     pictures: (height, width) or (height, width, channels), uint8, uint16 or float in [0, 1].
     whole: the shapes of the whole pictures, if `pictures` has only their middles.
-    channel: the channel to survey, or all (default: one, if only that one has contrast).
+    fixed: settings of `INTAKE` that are not chosen but given. All else is measured with them.
     closely: whether to also measure what composites need: `alone` and `noise`.
     """
     rows = looked_at(len(pictures))
     images = [as_floats(middle(np.asarray(pictures[i]))) for i in rows]
-    channel, share = (channel, 0.0) if channel else standing_out(images)
-    images = _only(images, channel)
-    invert = sum(map(_skew, images)) < 0
-    shades = [_shade(1 - image if invert else image) for image in images]
-    flatten = _uneven(shades)
-    level = flatten > 0 or _lit(shades)
-    shades = [_without_background(shade, level, flatten) for shade in shades]
-    brightest = float(np.quantile(_pooled(shades), 0.999))
-    if brightest <= 0:
-        raise AirsceneError("the pictures are blank: each has a single shade")
-    compress = SOFTNESS if _contrast_ratio(shades) > UNLIKE else 0.0
-    if compress:
-        shades = [compressed(shade, compress) for shade in shades]
-        brightest = float(np.quantile(_pooled(shades), 0.999))
-    contrast = 1.0 if 0.8 <= brightest <= 1 else float(f"{1 / brightest:.3g}")
-    shades = [(contrast * shade).clip(0, 1) for shade in shades]
+    intake, shades = _intake(images, fixed or {})
     sides, weights, counts = components(shades)
     sizes = np.array([(whole or [x.shape for x in pictures])[i][:2] for i in rows])
     height, width = map(int, np.median(sizes, axis=0))
@@ -301,21 +292,53 @@ def survey(
         width=width,
         smallest=(int(sizes[:, 0].min()), int(sizes[:, 1].min())),
         largest=(int(sizes[:, 0].max()), int(sizes[:, 1].max())),
-        channels=3 if any(_coloured(image, brightest) for image in images) else 1,
-        invert=invert,
-        level=level,
-        flatten=flatten,
-        compress=compress,
-        contrast=contrast,
+        **intake,
         side=float(np.median(sides)),
         spread=float(np.diff(np.quantile(np.log(sides), [0.25, 0.75]))[0] / 1.349),
         counts=counts,
         weight=float(np.median(weights)),
-        channel=channel,
-        share=share,
         alone=len(singles([shade[..., None] for shade in shades[:EXAMINED]])) if closely else 0,
         noise=_noise(shades[:EXAMINED], _scale(float(np.median(sides)))) if closely else 0.0,
     )
+
+
+def _intake(
+    images: Sequence[np.ndarray], fixed: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """How pictures become light on black, and the pictures after that.
+
+    Each setting of `INTAKE` that is not in `fixed` is chosen, given those before it. The first
+    result also has `share` and `channels`.
+    """
+
+    def setting(name: str, choose: Callable[[], Any]) -> Any:
+        return fixed[name] if name in fixed else choose()
+
+    channel, share = (fixed["channel"], 0.0) if "channel" in fixed else standing_out(images)
+    images = _only(images, channel)
+    invert = setting("invert", lambda: sum(map(_skew, images)) < 0)
+    shades = [_shade(1 - image if invert else image) for image in images]
+    flatten = setting("flatten", lambda: _uneven(shades))
+    level = setting("level", lambda: flatten > 0 or _lit(shades))
+    shades = [_without_background(shade, level, flatten) for shade in shades]
+    brightest = _brightest(shades)
+    if brightest <= 0:
+        raise AirsceneError("the pictures are blank: each has a single shade")
+    colour = any(_coloured(image, brightest) for image in images)
+    soft = setting("compress", lambda: SOFTNESS if _contrast_ratio(shades) > UNLIKE else 0.0)
+    if soft:
+        shades = [compressed(shade, soft) for shade in shades]
+        brightest = _brightest(shades)
+    usual = 1.0 if 0.8 <= brightest <= 1 else float(f"{1 / brightest:.3g}")
+    contrast = setting("contrast", lambda: usual)
+    made = {"channel": channel, "share": share, "channels": 3 if colour else 1, "invert": invert}
+    made |= {"level": level, "flatten": flatten, "compress": soft, "contrast": contrast}
+    return made, [(contrast * shade).clip(0, 1) for shade in shades]
+
+
+def _brightest(shades: Sequence[np.ndarray]) -> float:
+    """The brightness of the brightest parts of pictures."""
+    return float(np.quantile(_pooled(shades), 0.999))
 
 
 def _scale(side: float) -> float:
@@ -360,7 +383,7 @@ def standing_out(images: Sequence[np.ndarray]) -> tuple[str, float]:
 def _rise(planes: Sequence[np.ndarray]) -> float:
     """How far the brightest parts of a channel rise above its background; noise is smoothed."""
     risen = [ndimage.gaussian_filter(plane - np.median(plane), 1.0) for plane in planes]
-    return max(0.0, float(np.quantile(_pooled(risen), 0.999)))
+    return max(0.0, _brightest(risen))
 
 
 def _only(images: Sequence[np.ndarray], channel: str) -> list[np.ndarray]:
@@ -378,7 +401,7 @@ def _only(images: Sequence[np.ndarray], channel: str) -> list[np.ndarray]:
 def _lit(shades: Sequence[np.ndarray]) -> bool:
     """Whether the background is not black."""
     usual = np.median([np.median(shade) for shade in shades])
-    return bool(usual > 0.02 * np.quantile(_pooled(shades), 0.999))
+    return bool(usual > 0.02 * _brightest(shades))
 
 
 def _without_background(shade: np.ndarray, level: bool, flatten: float) -> np.ndarray:
@@ -407,7 +430,7 @@ def _contrast_ratio(shades: Sequence[np.ndarray]) -> float:
     soft = [compressed(shade, SOFTNESS) for shade in shades]
     threshold = otsu(_pooled(soft))
     inside = np.concatenate([x[y > threshold] for x, y in zip(shades, soft, strict=True)])
-    return float(np.quantile(_pooled(shades), 0.999) / np.median(inside)) if inside.size else 1.0
+    return _brightest(shades) / float(np.median(inside)) if inside.size else 1.0
 
 
 def looked_at(total: int) -> Int[np.ndarray, " some"]:

@@ -55,4 +55,6 @@ def calibrate(argv: list[str]) -> int:
     for line in made.lines:
         print(line)
     print(f"calibrated model: {path}")
+    if not made.predictor.reads_whole:
+        print("The error bars apply to pictures that are read whole: airscene infer --whole")
     return 0

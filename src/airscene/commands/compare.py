@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airscene.commands.help import Help
-from airscene.commands.options import parse, screen
+from airscene.commands.options import parse, result_folder, screen
 from airscene.config import (
     EVAL_SCENES,
     EVAL_SEED,
@@ -61,7 +61,8 @@ def compare(argv: list[str]) -> int:
         found and for true objects. centre: those whose centre lies in the picture; inside: those
         that the edge does not cut; all: every one."""
         out: Path | None = None
-        """Folder for compare.html and result.json (default: runs/compare-A-B)."""
+        """Folder for compare.html and result.json (default: runs/compare-A-B, and with
+        classical also the names of the data and of the edges)."""
 
         def __post_init__(self) -> None:
             require_at_least(self, 1, "scenes")
@@ -77,7 +78,8 @@ def compare(argv: list[str]) -> int:
 
     names = options.a, options.b
     question = Question(options.data, options.counts, options.seed, options.scenes, options.edges)
-    out = options.out or Path("runs") / f"compare-{Path(names[0]).stem}-{Path(names[1]).stem}"
+    data = options.data if options.b == CLASSICAL else None
+    out = options.out or result_folder("compare", names, data, options.edges)
     if options.b == CLASSICAL:
         a = load(options.a)
         kind = KINDS.find(a.kind)

@@ -3,11 +3,13 @@
 import contextlib
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from airscene.commands.help import Help, Option, help_text, options_of
+from airscene.config import Edges
 from airscene.errors import AirsceneError, either, meant
 
 if TYPE_CHECKING:
@@ -163,3 +165,12 @@ def no_options(argv: list[str], name: str, description: str) -> None:
         raise SystemExit(0)
     if argv:
         raise AirsceneError(f"airscene {name} takes no options, but was given {argv[0]!r}")
+
+
+def result_folder(
+    command: str, models: Sequence[str], data: str | None, edges: Edges = "centre"
+) -> Path:
+    """The folder for the result of models: other data or edges get another folder."""
+    words = re.findall(r"[\w.]*\w", data) if data else []
+    words += [edges] if data and edges != "centre" else []
+    return Path("runs") / "-".join([command, *(Path(model).stem for model in models), *words])

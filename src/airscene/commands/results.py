@@ -1,12 +1,11 @@
 """`airscene eval`, `airscene report`."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airscene.commands.help import Help
-from airscene.commands.options import parse, screen
+from airscene.commands.options import parse, result_folder, screen
 from airscene.config import (
     EVAL_SCENES,
     EVAL_SEED,
@@ -93,19 +92,14 @@ def evaluate(argv: list[str]) -> int:
     changed = (options.data, options.counts, options.max_objects, options.canvas)
     usual = not any(changed) and (options.seed, options.scenes) == (EVAL_SEED, EVAL_SCENES)
     out = options.out or (
-        run.path if run and usual else _folder(options.model, options.data, options.edges)
+        run.path
+        if run and usual
+        else result_folder("eval", [options.model], options.data, options.edges)
     )
     path = write_result(out, result)
     print_result(result, kind.measures(predictor), screen())
     print(f"result: {path}")
     return 0
-
-
-def _folder(model: str, data: str | None, edges: Edges) -> Path:
-    """The folder for the result of a model: other data or edges get another folder."""
-    words = re.findall(r"[\w.]*\w", data) if data else []
-    words += [edges] if data and edges != "centre" else []
-    return Path("runs") / "-".join(["eval", Path(model).stem, *words])
 
 
 def report(argv: list[str]) -> int:

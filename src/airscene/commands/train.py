@@ -10,7 +10,7 @@ from airscene.air.config import TrainConfig
 from airscene.commands.help import Help
 from airscene.commands.options import parse, screen, working
 from airscene.commands.results import print_result
-from airscene.config import RunConfig, differences, flat
+from airscene.config import INTAKE, RunConfig, differences, flat
 from airscene.config import options as as_options
 from airscene.errors import AirsceneError
 from airscene.io.cache import use_compilation_cache
@@ -167,14 +167,20 @@ def _looked_at(path: str, words: list[str]) -> TrainConfig:
     plain: TrainConfig = preset("folder")
     plain = replace(plain, data=replace(plain.data, path=place))
     asked = _parse("folder", words, plain)
-    if asked.resume and asked.out and (asked.out / "config.json").is_file():
+    out = asked.out or Path("runs") / "folder"
+    if asked.resume and (out / "config.json").is_file():
         return plain  # the run has its settings
+    given, asked = _given(words), asked.training
+    fixed = {name: getattr(asked.model, name) for name in INTAKE if name in given}
+    if "channels" in given:
+        fixed["channel"] = asked.model.channel
     with console.status(f"surveying the pictures in {path}"):
-        survey = look_at(folder, _channel(words, asked.training))
+        survey = look_at(folder, fixed)
     asked = _parse("folder", words, survey.config(place, composites=0)).training
     tile, usual = asked.data.tile, None if asked.model.composable else 0
     asked = _parse("folder", words, survey.config(place, tile, usual)).training
-    config = survey.config(place, tile, asked.data.composites)  # all else follows from these two
+    sd = asked.model.likelihood_sd if "likelihood_sd" in given else None
+    config = survey.config(place, tile, asked.data.composites, sd)  # all else follows from these
     chosen = _parse("folder", words, config).training
     console.print("\n".join(survey.lines(chosen)), highlight=False, soft_wrap=True)
     return config
@@ -196,14 +202,9 @@ def _refuse_unused(name: str, words: list[str]) -> None:
 
 
 def _given(words: list[str]) -> set[str]:
-    """The settings that options name."""
+    """The settings that options name; --no-level names level."""
     options = (word.partition("=")[0] for word in words if word.startswith("--"))
-    return {option[2:].replace("-", "_") for option in options}
-
-
-def _channel(words: list[str], config: TrainConfig) -> str | None:
-    """The channel that the user asks for; None if the survey is to choose it."""
-    return config.model.channel if {"channel", "channels"} & _given(words) else None
+    return {option[2:].removeprefix("no-").replace("-", "_") for option in options}
 
 
 def _train(run: "Run", options: Train) -> int:

@@ -179,11 +179,13 @@ def canvases_of(request: Request) -> list[Float[np.ndarray, "_ _ channels"]]:
 def _mine(request: Request, path: Path) -> list["Large"]:
     """The pictures, or parts, for training or those held out.
 
-    With fewer than 10 pictures, a fifth of each is held out.
+    With fewer than 10 pictures, a fifth of each is held out, and at least a tile.
     """
     side, large, held_out = request.data.tile, _large(request, path), request.held_out
     if len(large) < HELD_OUT:
-        mine = [x.part(side, held_out) for x in large if max(x.image.shape[:2]) >= 2 * side]
+        long = [x for x in large if max(x.image.shape[:2]) >= 2 * side]
+        _say_unused(len(large) - len(long), path, f"are shorter than two tiles of {side} pixels")
+        mine = [x.part(side, held_out) for x in long]
     else:
         mine = [x for i, x in enumerate(large) if (i % HELD_OUT == 0) == held_out]
     if not mine:
@@ -198,16 +200,22 @@ def _mine(request: Request, path: Path) -> list["Large"]:
 def _large(request: Request, path: Path) -> list[Large]:
     """The pictures to cut tiles from; with --truth, with the boxes of their objects."""
     side, asked, known = request.data.tile, request.data.truth, []
-    large, pixels = [], 0
+    large, pixels, small, more = [], 0, 0, 0
     given = pictures_with_truth if asked else _with_nothing
     for _, image, about in given(path, request.model.channel):
         known += [about] if about else []
-        if min(image.shape[:2]) >= side and pixels < MOST_PIXELS:
+        if min(image.shape[:2]) < side:
+            small += 1
+        elif pixels >= MOST_PIXELS:
+            more += 1
+        else:
             seen = np.round(255 * as_seen(image, request.model)).astype(np.uint8)
             large.append(Large(seen, about.boxes if about else None))
             pixels += seen.size
     if not large:
         raise AirsceneError(f"every picture is smaller than a tile of {side} pixels")
+    _say_unused(small, path, f"are smaller than a tile of {side} pixels")
+    _say_unused(more, path, f"exceed {MOST_PIXELS:,} pixels in all")
     if asked and not known:
         raise nothing_known(path)
     if asked and all(about.boxes is None for about in known):
@@ -216,6 +224,12 @@ def _large(request: Request, path: Path) -> list[Large]:
             "add masks or boxes, or train on whole pictures with --tile 0"
         )
     return large
+
+
+def _say_unused(number: int, path: Path, why: str) -> None:
+    """Say once that some pictures do not train."""
+    if number:
+        say_once(f"airscene: {number:,} of the pictures in {path} {why} and are not used")
 
 
 def _with_nothing(path: Path, channel: str) -> Iterator[tuple[str, np.ndarray, None]]:

@@ -10,6 +10,7 @@ Training on tiles (`--truth`) needs to know which objects a tile shows: see `sho
 """
 
 import csv
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,7 +73,9 @@ class TruthFolder:
             if number.isdecimal():
                 self._last[stack] = max(int(number), self._last.get(stack, 0))
         for name, known in (("counts.csv", self.counts), ("boxes.csv", self.boxes)):
-            missing = [file for file in known if not _exists(folder / file)]
+            missing = [
+                file for file in known if file.startswith("..") or not _exists(folder / file)
+            ]
             if missing and len(missing) == len(known):
                 raise AirsceneError(
                     f"no file listed in {folder / name} is in the folder (first listed: "
@@ -201,10 +204,12 @@ def nothing_known(folder: Path) -> AirsceneError:
 
 def known_counts(path: Path) -> dict[str, int]:
     """The counts of `counts.csv`, by the file's path in the folder; blank counts are left out."""
-    counts = {}
+    counts: dict[str, int] = {}
     for where, name, (count,) in _rows(path / "counts.csv", ("count",)):
         if not count:
             continue
+        if name in counts:
+            raise AirsceneError(f"{where}: {name} has a count already")
         if not count.isdecimal() or int(count) > MOST_COUNT:
             raise AirsceneError(
                 f"{where}: expected a whole number from 0 to {MOST_COUNT:,} as count, not {count!r}"
@@ -246,7 +251,11 @@ def _rows(table: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str, lis
                     f"commas; it has no {missing[0]}"
                 )
             for row in reader:
-                values = [(row[name] or "").strip() for name in columns]
-                yield f"{table}, line {reader.line_num}", Path(row["file"]).as_posix(), values
+                where, name = f"{table}, line {reader.line_num}", (row["file"] or "").strip()
+                if not name:
+                    raise AirsceneError(f"{where}: expected the name of a file")
+                place = os.path.relpath(table.parent / name, table.parent)
+                values = [(row[column] or "").strip() for column in columns]
+                yield where, Path(place).as_posix(), values
     except (ValueError, csv.Error):
         raise AirsceneError(f"{table} is not a table of comma-separated values") from None

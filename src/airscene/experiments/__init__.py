@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A result of the paper that `airscene reproduce` can reproduce."""
+    """A result that `airscene reproduce` can make: one of the paper, or on a question it raises."""
 
     description: str
     module: str

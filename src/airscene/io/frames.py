@@ -208,8 +208,8 @@ def at_size(
     return np.stack(pixels)
 
 
-def as_uint8(images: Any, several: bool = False) -> np.ndarray:
-    """Convert a batch of images to uint8 of shape (batch, height, width, channels).
+def as_batch(images: Any, several: bool = False) -> np.ndarray:
+    """A batch of images as an array of shape (batch, height, width, channels).
 
     several: whether they may have any number of channels, of which one is chosen later.
     """
@@ -224,6 +224,12 @@ def as_uint8(images: Any, several: bool = False) -> np.ndarray:
     array = array[..., None] if array.ndim == 3 else array
     if array.shape[-1] not in (1, 3) and not several:
         raise AirsceneError(f"images must have 1 or 3 channels, not {array.shape[-1]}")
+    return array
+
+
+def as_uint8(images: Any) -> np.ndarray:
+    """Convert a batch of images to uint8 of shape (batch, height, width, channels)."""
+    array = as_batch(images)
     if array.dtype == np.uint8:
         return array
     return np.stack([np.round(255 * as_floats(image)).astype(np.uint8) for image in array])

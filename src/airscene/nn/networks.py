@@ -101,16 +101,16 @@ def linear_on_neighbours(
 
 
 @jax.custom_vjp
-def value_with_slope(
-    value: Float[Array, "*shape"], slope: Float[Array, "*shape"]
+def differentiated_as(
+    value: Float[Array, "*shape"], same: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """The value of one expression with the gradient of another that is equal to it.
+    """`value`, with the gradient of another expression that is equal to it (reverse mode only).
 
-    Where no gradient is needed, the second one is not computed.
+    If no gradient is taken, the compiler drops the computation of `same`.
     """
     return value
 
 
-value_with_slope.defvjp(
-    lambda value, slope: (value, None), lambda _, gradient: (jnp.zeros_like(gradient), gradient)
+differentiated_as.defvjp(
+    lambda value, same: (value, None), lambda _, gradient: (jnp.zeros_like(gradient), gradient)
 )

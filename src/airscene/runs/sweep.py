@@ -189,9 +189,10 @@ def _looked_at(values: Values) -> config.RunConfig:
         raise AirsceneError(f"the folder {values['path'][0]} does not exist")
     place = str(Path(values["path"][0]).resolve())
     values["path"] = [place]
-    tiles, channels = values.get("tile", []), values.get("channel", [])
+    tiles = values.get("tile", [])
     composites = values.get("composites", [0] if 0 in tiles else [None])
-    seen = look_at(Path(place), *channels[:1])  # several channels: settings for the first
+    fixed = {name: values[name][0] for name in config.INTAKE if name in values}
+    seen = look_at(Path(place), fixed)  # of several values, settings for the first
     return seen.config(place, tiles[0] if len(tiles) == 1 else None, composites[0])
 
 
