@@ -8,6 +8,7 @@ import jax
 
 from airscene.errors import AirsceneError, meant
 from airscene.io import weights
+from airscene.io.images import is_image
 from airscene.kinds.predictor import BasePredictor
 from airscene.registry import KINDS, kind_in
 
@@ -97,6 +98,10 @@ def resolve(source: str | Path) -> Path:
         near = meant(str(source), bundled()) or "; it is neither a file nor a run folder."
         names = ", ".join(bundled())
         raise AirsceneError(f"no model {str(source)!r}{near} Bundled models: {names}")
+    if is_image(path):
+        raise AirsceneError(
+            f"{path} is a picture, not a model; the model comes first: airscene infer MODEL {path}"
+        )
     return path
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from scipy import stats
 
 import airscene
+from airscene.air import classical
 from airscene.air.confidence import (
     ONE_MORE,
     VARIES,
@@ -20,12 +21,13 @@ from airscene.air.confidence import (
     independent,
     interval,
 )
-from airscene.air.picture import _margin
+from airscene.air.edges import margin
+from airscene.air.picture_evaluation import Known, at_edges
 from airscene.air.predictor import Predictor
-from airscene.air.scene import Object
 from airscene.cli import main
 from airscene.data.digits import embedded_digits
 from airscene.data.scenes import compose
+from airscene.data.truth import from_masks
 from airscene.errors import AirsceneError
 
 
@@ -108,22 +110,28 @@ def test_coverage_is_counted() -> None:
     assert coverage([(1, 3), (5, 5), (0, 9)], [3, 4, 0]) == (2 / 3, (2 + 0 + 9) / 3)
 
 
-def thing(box: tuple[float, float, float, float]) -> Object:
-    x0, y0, x1, y1 = box
-    where = (x1 - x0, (x0 + x1) / 2, (y0 + y1) / 2)
-    return Object(1.0, where, np.zeros(2, np.float32), np.ones((4, 4, 1), np.float32), box)
-
-
 def test_how_far_inside_an_object_lies() -> None:
     """A picture of 100x80 pixels (width, height); objects are usually 20 pixels wide."""
     shape = (80, 100)
-    whole, left, corner = thing((30, 40, 50, 60)), thing((0, 30, 8, 50)), thing((92, 70, 100, 80))
-    assert _margin(whole, shape, "centre", 20) == 30  # its centre is 30 above the lower edge
-    assert _margin(left, shape, "centre", 20) == -2  # 8 of 20 pixels are seen: the centre is out
-    assert _margin(thing((0, 30, 14, 50)), shape, "centre", 20) == 4
-    assert _margin(corner, shape, "centre", 20) == -2
-    assert _margin(whole, shape, "inside", 20) > 0 > _margin(left, shape, "inside", 20)
-    assert _margin(corner, shape, "all", 20) == np.inf
+    whole, left, corner = (30, 40, 50, 60), (0, 30, 8, 50), (92, 70, 100, 80)
+    assert margin(whole, shape, "centre", 20) == 30  # its centre is 30 above the lower edge
+    assert margin(left, shape, "centre", 20) == -2  # 8 of 20 pixels are seen: the centre is out
+    assert margin((0, 30, 14, 50), shape, "centre", 20) == 4
+    assert margin(corner, shape, "centre", 20) == -2
+    assert margin(whole, shape, "inside", 20) > 0 > margin(left, shape, "inside", 20)
+    assert margin(corner, shape, "all", 20) == np.inf
+
+
+def test_the_rule_for_edges_holds_for_true_objects_too() -> None:
+    """Of three true objects, the edge cuts two; the centre of one of these lies outside."""
+    masks = np.zeros((80, 100), np.int32)
+    masks[40:60, 30:50], masks[5:25, :8], masks[50:70, 84:] = 1, 2, 3
+    known = Known("a", np.zeros((80, 100), np.uint8), from_masks(masks))
+    assert [at_edges(known, edges).count for edges in ("all", "centre", "inside")] == [3, 2, 1]
+    kept = at_edges(known, "centre").masks
+    assert kept is not None and kept[15, 3] == 0 and kept[60, 90] == 2
+    method = classical.Method("as they are", lambda picture: masks)
+    assert [method(np.ones((80, 100), np.float32), e).count for e in ("all", "centre")] == [3, 2]
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,10 @@ import airscene
 from airscene.air import fitting
 from airscene.air.config import ModelConfig
 from airscene.air.survey import adapted, survey
+from airscene.cli import main
 from airscene.commands import train
 from airscene.config import INTAKE
+from airscene.errors import AirsceneError
 from airscene.io.intake import as_seen
 
 pytestmark = pytest.mark.quick
@@ -123,3 +125,28 @@ def test_fit_sees_all_shades_of_16_bits(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Stop):
         airscene.fit(np.stack(discs(0.2, 0.4, pictures=12)), progress=False)
     assert len(np.unique(seen[0])) > 50  # 8 bits of the whole range would leave 7
+
+
+def test_tiles_must_hold_an_object(tmp_path: Path) -> None:
+    Image.fromarray(np.tile(discs(0.9, 1.0)[0], (3, 3))).save(tmp_path / "large.png")
+    with pytest.raises(AirsceneError, match=r"tiles of 5 pixels are smaller .* \(about 1[45678] p"):
+        train._looked_at(str(tmp_path), ["--tile", "5"])
+
+
+def test_a_window_is_no_larger_than_the_image() -> None:
+    with pytest.raises(AirsceneError, match="size-mean must be at most 1, not 40"):
+        ModelConfig(size_mean=40.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("infer PICTURE cells", "is a picture, not a model; the model comes first"),
+        ("infer cells PICTURE --overlay seen.png", "--overlay names a folder"),
+    ],
+)
+def test_words_in_a_wrong_place(words: str, message: str, tmp_path: Path, capsys) -> None:
+    picture = tmp_path / "a.png"
+    Image.fromarray(np.zeros((20, 20), np.uint8)).save(picture)
+    assert main([str(picture) if word == "PICTURE" else word for word in words.split()]) == 2
+    assert message in capsys.readouterr().err

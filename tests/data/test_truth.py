@@ -114,6 +114,7 @@ def test_a_file_with_one_image_may_be_named_as_a_stack(folder: Path) -> None:
         ("counts.csv", "file,count\nb.png,-3\n", "line 2: expected a whole number .* not '-3'"),
         ("counts.csv", "file,count\nb.png,4\nb.png,7\n", "line 3: b.png has a count already"),
         ("counts.csv", "file,count\n ,4\n", "line 2: expected the name of a file"),
+        ("counts.csv", "file,count\nb.png,1,250\n", "line 2: expected 2 columns, found more"),
         ("counts.csv", "count,file\n4\n", "line 2: expected the name of a file"),
     ],
 )

@@ -20,6 +20,8 @@ SIDES = 0.25, 0.5
 """Shortest and longest side of a crop, relative to the shorter side of its picture."""
 LEVEL = 0.9
 """Level of the intervals whose coverage is reported."""
+DOUBTFUL = 0.25
+"""A warning is printed if more than this fraction of the objects is missed or spurious."""
 FEW, FEW_PICTURES, POOR = 10, 3, 0.7
 """A warning is printed with fewer counts, with fewer pictures, or if fewer intervals hold after the
 fit."""
@@ -55,6 +57,10 @@ def calibrate(predictor: Predictor, folder: Path, edges: Edges, tick: Tick) -> C
         f"expected: {found.missed:.1%} of the objects missed, {found.spurious:.1%} of those found "
         "with certainty spurious",
     ]
+    if found.spurious > DOUBTFUL or found.missed > DOUBTFUL:
+        lines.append(
+            "! the model does not fit these pictures: are they of the kind that it was trained on?"
+        )
     if len(counts) < FEW:
         lines.append(f"! few counts: {len(counts)}; {FEW} or more are better")
     elif len(pictures) < FEW_PICTURES:

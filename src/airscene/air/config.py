@@ -129,6 +129,11 @@ class ModelConfig(ImageConfig):
         most = f"max-objects must be at most {MOST_OBJECTS:,}, not {self.max_objects:,}"
         require(self.max_objects <= MOST_OBJECTS, most)
         require_positive(self, "size_mean", "likelihood_sd", "where_sd_start")
+        require(
+            self.size_mean <= 1,
+            f"size-mean must be at most 1, not {self.size_mean:g}: it is a fraction of the image's "
+            "shorter side",
+        )
         if self.count_prior == "table":
             table, steps = self.count_table, self.max_objects
             ok = len(table) == steps + 1 and min(table) >= 0 and sum(table) > 0

@@ -80,7 +80,7 @@ def _none_known(config: TrainConfig) -> str:
     if config.data.truth:
         return "nothing is known about the training pictures: give the truth about more pictures"
     if config.data.path:
-        how = "put counts.csv (columns file and count) into the folder, and train without tiles"
+        how = "add --truth to use masks or boxes; for whole pictures, counts.csv will do"
         return f"--labels needs true counts: {how}"
     return "--labels needs true counts, which these images do not have"
 

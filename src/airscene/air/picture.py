@@ -4,7 +4,6 @@ A model with the difference core explains the whole picture at once (`whole`). O
 tiles (`tiling`).
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
@@ -13,6 +12,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from airscene.air.confidence import Evidence, independent
+from airscene.air.edges import counting, margin, usual_side
 from airscene.air.matching import box_overlap
 from airscene.air.scene import Object, Scene
 from airscene.air.tiling import infer_tiled, tile_size
@@ -54,8 +54,8 @@ def infer_picture(
         image, tile = as_seen(image, config), tile or own
     if not predictor.in_rounds:
         scene = infer_tiled(predictor, image, tile, seen=True)
-        usual = _usual_side(scene.objects, image.shape)
-        kept = [o for o in scene.objects if _margin(o, image.shape, edges, usual) >= 0]
+        inside = counting([o.box for o in scene.objects], image.shape, edges)
+        kept = [o for o, counts in zip(scene.objects, inside, strict=True) if counts]
         posterior = independent(np.array([thing.presence for thing in kept])).astype(np.float32)
         return replace(scene, objects=tuple(kept), count_posterior=posterior)
     x, scale = on_canvas(predictor, image, tile)
@@ -144,9 +144,10 @@ def _evidence(things: list[Thing], shape: tuple[int, ...], edges: Edges) -> Evid
     """The evidence for all objects, and the probability that each counts."""
     amount = np.array([thing.amount for thing in things])
     spread = np.array([ASTRAY * thing.object.where[0] for thing in things])
-    usual = _usual_side([thing.object for thing in things], shape)
-    margin = np.array([_margin(thing.object, shape, edges, usual) for thing in things])
-    return Evidence(amount, stats.norm.cdf(margin / np.maximum(spread, 1e-6)))
+    boxes = [thing.object.box for thing in things]
+    usual = usual_side(boxes, shape)
+    inside = np.array([margin(box, shape, edges, usual) for box in boxes])
+    return Evidence(amount, stats.norm.cdf(inside / np.maximum(spread, 1e-6)))
 
 
 def _without_slivers(things: list[Thing], height: int, width: int) -> list[Thing]:
@@ -169,28 +170,3 @@ def _visible(objects: list[Object], height: int, width: int) -> Float[np.ndarray
     scene = Scene(height, width, 1, tuple(objects), np.ones(1, np.float32), 0.0, 0.0)
     seen = np.bincount(scene.label_image().ravel(), minlength=len(objects) + 1)[1:]
     return seen / [thing.mask(height, width)[1].sum() for thing in objects]
-
-
-def _margin(thing: Object, shape: tuple[int, ...], edges: Edges, usual: float) -> float:
-    """How far inside the picture, in pixels, an object lies by the rule; it counts from 0 on.
-
-    usual: the usual side of an object's box. The centre of an object that the edge cuts lies half
-    of that beyond the end that can be seen.
-    """
-    if edges == "all":
-        return float("inf")
-    x0, y0, x1, y1 = thing.box
-    height, width = shape[:2]
-    if edges == "inside":
-        return min(x0, y0, width - x1, height - y1) - 0.5  # a box at the edge is cut
-    return min(
-        end - max(end - start, usual) / 2 if start <= 0 else (start + end) / 2
-        for start, end in ((x0, x1), (y0, y1), (width - x1, width - x0), (height - y1, height - y0))
-    )
-
-
-def _usual_side(objects: Sequence[Object], shape: tuple[int, ...]) -> float:
-    """The median side of the boxes that the picture's edge does not cut."""
-    whole = [o for o in objects if _margin(o, shape, "inside", 0.0) >= 0] or objects
-    sides = [max(o.box[2] - o.box[0], o.box[3] - o.box[1]) for o in whole]
-    return float(np.median(sides)) if sides else 0.0

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from airscene.air.confidence import coverage
+from airscene.air.edges import counting
 from airscene.air.matching import (
     Pairing,
     average_precision,
@@ -116,12 +117,13 @@ class PictureEvaluator(Evaluator):
 
 
 def at_edges(known: Known, edges: Edges) -> Truth:
-    """The true objects of a picture that count. True centres always lie in the picture."""
-    truth, (height, width) = known.truth, known.image.shape[:2]
-    if edges != "inside" or truth.boxes is None:
+    """The true objects of a picture that count, by the rule for found ones."""
+    truth = known.truth
+    if truth.boxes is None:
         return truth
-    x0, y0, x1, y1 = truth.boxes.T
-    kept = (x0 > 0) & (y0 > 0) & (x1 < width) & (y1 < height)
+    kept = counting([tuple(box) for box in truth.boxes.tolist()], known.image.shape, edges)
+    if kept.all():
+        return truth
     if truth.masks is None:
         return Truth(int(kept.sum()), truth.boxes[kept])
     return from_masks(np.append(0, np.cumsum(kept) * kept)[truth.masks].astype(np.int32))

@@ -111,6 +111,10 @@ def infer(argv: list[str]) -> int:
         return _collection(options)
     from airscene.bulk.storage import is_uri
     from airscene.commands.writers import writer
+    from airscene.io.images import SUFFIXES
+
+    if options.overlay and options.overlay.suffix.lower() in SUFFIXES:
+        raise AirsceneError(f"--overlay names a folder, but {options.overlay} looks like a picture")
 
     for source in options.images:
         if is_uri(source) or source.endswith((".tar", ".parquet")):
@@ -164,7 +168,7 @@ def _collection(options: Any) -> int:
     whole = _asks_whole(options) or options.edges != "centre"
     if whole or options.overlay or STDIN in options.images:
         raise AirsceneError(
-            "a folder as --out does not work with --whole, --overlay or standard input"
+            "a folder as --out does not work with --whole, --edges, --overlay or standard input"
         )
     for source in options.images:
         if f"{absolute(options.out)}/".startswith(f"{absolute(source)}/"):

@@ -178,6 +178,11 @@ def _looked_at(path: str, words: list[str]) -> TrainConfig:
         survey = look_at(folder, fixed)
     asked = _parse("folder", words, survey.config(place, composites=0)).training
     tile, usual = asked.data.tile, None if asked.model.composable else 0
+    if 0 < tile < survey.side:
+        raise AirsceneError(
+            f"tiles of {tile} pixels are smaller than the objects (about {survey.side:.0f} "
+            "pixels): choose a larger --tile, about three objects wide"
+        )
     asked = _parse("folder", words, survey.config(place, tile, usual)).training
     sd = asked.model.likelihood_sd if "likelihood_sd" in given else None
     config = survey.config(place, tile, asked.data.composites, sd)  # all else follows from these

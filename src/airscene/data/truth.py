@@ -255,6 +255,11 @@ def _rows(table: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str, lis
                 if not name:
                     raise AirsceneError(f"{where}: expected the name of a file")
                 place = os.path.relpath(table.parent / name, table.parent)
+                if None in row:
+                    raise AirsceneError(
+                        f"{where}: expected {len(reader.fieldnames or ())} columns, found more; "
+                        "write numbers without a comma"
+                    )
                 values = [(row[column] or "").strip() for column in columns]
                 yield where, Path(place).as_posix(), values
     except (ValueError, csv.Error):
