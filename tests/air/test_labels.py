@@ -79,7 +79,7 @@ def test_unknown_counts_are_never_used():
     with pytest.raises(AirsceneError, match="--labels needs true counts"):
         choose(CONFIG, replace(shown, counts=np.full(200, UNKNOWN)))
     folder = replace(CONFIG, data=replace(CONFIG.data, dataset="folder", path="scans"))
-    with pytest.raises(AirsceneError, match="for whole pictures, counts.csv will do"):
+    with pytest.raises(AirsceneError, match=r"for whole pictures, counts\.csv will do"):
         choose(folder, replace(shown, counts=np.full(200, UNKNOWN)))
     with pytest.raises(AirsceneError, match="with --labels, --max-objects must be at least 9"):
         choose(CONFIG, replace(shown, counts=np.full(200, 9)))
