@@ -139,6 +139,7 @@ def test_with_composites_images_teach_only_to_draw() -> None:
     assert max(jax.tree.leaves(differ.core)) > 0
 
 
+@pytest.mark.long
 def test_the_loss_wants_the_true_count_and_the_objects_drawn() -> None:
     """Gradient steps lower the loss, and raise the probability of two objects."""
     made, key = composites((10.5, 20.5), (34.5, 15.5)), jax.random.key(3)

@@ -16,8 +16,6 @@ from airscene.config import INTAKE
 from airscene.errors import AirsceneError
 from airscene.io.intake import as_seen
 
-pytestmark = pytest.mark.quick
-
 
 def discs(
     least: float, most: float, pictures: int = 6, colour: bool = False, depth: int = 4_000
