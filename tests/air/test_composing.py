@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from airscene.air.composing import composed, composite_loss, drawing_cost
 from airscene.air.config import ModelConfig, TrainConfig
