@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import ndimage
 
-from airscene.air.edges import counting
+from airscene.air.edges import counting, only
 from airscene.air.picture_evaluation import Known, PictureEvaluator, figures
 from airscene.air.survey import survey
 from airscene.config import INTAKE, Edges, ImageConfig
@@ -64,24 +64,14 @@ class Method:
 
     def __call__(self, picture: Shade, edges: Edges) -> Regions:
         """The regions of a picture that count at its edges."""
-        labels = _numbered(self.find(picture))
-        places = ndimage.find_objects(labels)
-        boxes = [(x.start, y.start, x.stop, y.stop) for y, x in places]
-        kept = np.flatnonzero(counting(boxes, labels.shape, edges)) + 1
-        labels = _numbered(np.where(np.isin(labels, kept), labels, 0))
-        found = ndimage.find_objects(labels)
-        index = np.arange(1, len(found) + 1)
-        bright = ndimage.mean(picture, labels, index) if len(found) else []
-        objects = [
-            Region(float(b), (x.start, y.start, x.stop, y.stop))
-            for b, (y, x) in zip(bright, found, strict=True)
-        ]
-        return Regions(labels.astype(np.int32), tuple(objects))
-
-
-def _numbered(labels: Int[np.ndarray, "height width"]) -> Int[np.ndarray, "height width"]:
-    """The same regions, numbered from 1 without gaps; 0 stays 0."""
-    return np.unique(np.append(0, labels), return_inverse=True)[1][1:].reshape(labels.shape)
+        labels = self.find(picture)
+        labels = np.unique(np.append(0, labels), return_inverse=True)[1][1:].reshape(labels.shape)
+        boxes = [(x.start, y.start, x.stop, y.stop) for y, x in ndimage.find_objects(labels)]
+        kept = counting(boxes, labels.shape, edges)
+        index = np.flatnonzero(kept) + 1
+        bright = ndimage.mean(picture, labels, index) if len(index) else []
+        objects = [Region(float(b), boxes[i - 1]) for b, i in zip(bright, index, strict=True)]
+        return Regions(only(labels, kept), tuple(objects))
 
 
 def compare(predictor: Any, folder: str, edges: Edges) -> dict[str, dict[str, Any]]:

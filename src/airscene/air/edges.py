@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from airscene.air.scene import Box
 from airscene.config import Edges
@@ -35,7 +36,16 @@ def usual_side(boxes: Sequence[Box], shape: tuple[int, ...]) -> float:
     return float(np.median(sides)) if sides else 0.0
 
 
-def counting(boxes: Sequence[Box], shape: tuple[int, ...], edges: Edges) -> np.ndarray:
+def only(
+    labels: Int[np.ndarray, "height width"], kept: Bool[np.ndarray, " objects"]
+) -> Int[np.ndarray, "height width"]:
+    """Of labels 1, 2, ..., those of the kept objects, numbered without gaps; 0 elsewhere."""
+    return np.append(0, np.cumsum(kept) * kept)[labels].astype(np.int32)
+
+
+def counting(
+    boxes: Sequence[Box], shape: tuple[int, ...], edges: Edges
+) -> Bool[np.ndarray, " objects"]:
     """Which objects of a picture count, given all of their boxes."""
     usual = usual_side(boxes, shape)
     return np.array([margin(box, shape, edges, usual) >= 0 for box in boxes], bool)

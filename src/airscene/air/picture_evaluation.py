@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from airscene.air.confidence import coverage
-from airscene.air.edges import counting
+from airscene.air.edges import counting, only
 from airscene.air.matching import (
     Pairing,
     average_precision,
@@ -126,7 +126,7 @@ def at_edges(known: Known, edges: Edges) -> Truth:
         return truth
     if truth.masks is None:
         return Truth(int(kept.sum()), truth.boxes[kept])
-    return from_masks(np.append(0, np.cumsum(kept) * kept)[truth.masks].astype(np.int32))
+    return from_masks(only(truth.masks, kept))
 
 
 @runtime_checkable
